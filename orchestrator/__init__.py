@@ -1,0 +1,1 @@
+"""Who, what, when; and the only place with side effects."""

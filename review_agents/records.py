@@ -1,0 +1,331 @@
+"""The records that cross borders between the rooms, frozen, as contracts.md names them.
+
+All are pydantic models: they refuse nonsense when made and turn into JSON without help.
+Seconds are wall seconds unless a name says otherwise; sizes are bytes.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Record(BaseModel):
+    """A frozen value. Unknown fields are errors, so a misspelt one never passes in silence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# What a review is about -----------------------------------------------------------------
+
+
+class RepoSettings(Record):
+    """`.lamplighter.toml` of the reviewed repo: wishes, never trusted beyond what the operator allows."""
+
+    image: str | None = None
+    install: tuple[str, ...] = ()  # shell commands that replace the standard installation
+    test: tuple[str, ...] = ()  # shell commands that replace the detected test command
+    benchmark: dict[str, str] = Field(default_factory=dict)  # name -> shell command
+    focuses: tuple[str, ...] = ()
+    budget_minutes: int | None = None
+    ignores: tuple[dict[str, str], ...] = ()  # each may have kind, rule, path, reason
+
+
+class Repo(Record):
+    """The repo as a probe sees it: one commit, its files, and what its own settings ask for."""
+
+    name: str
+    url: str  # as submitted; credentials never get this far
+    ref: str
+    commit: str  # full object id
+    commit_date: str  # ISO 8601 with offset
+    files: tuple[str, ...]  # tracked paths, relative to the root, sorted
+    settings: RepoSettings = RepoSettings()
+    today: str = ""  # ISO date, because models and code otherwise guess
+
+
+# Commands and places ---------------------------------------------------------------------
+
+
+class Environment(StrEnum):
+    """Which virtual environment is first on PATH while a command runs."""
+
+    NONE = "none"  # the bare interpreter
+    PLAIN = "plain"  # /venv/plain: `pip install .` and nothing else
+    TEST = "test"  # /venv/test: plus what README and tests need
+
+
+class Network(StrEnum):
+    NONE = "none"
+    EGRESS = "egress"  # only through the allow-listing proxy; only plain code may ask for it
+
+
+class Ran(Record):
+    """What one command did, measured inside the sandbox by the step runner."""
+
+    exit: int | None  # exit status; None when a signal ended it
+    signal: int | None = None
+    seconds: float = 0.0
+    user_s: float = 0.0
+    sys_s: float = 0.0
+    peak_bytes: int = 0  # largest resident set of any one process
+    timed_out: bool = False
+    oom: bool = False  # the cgroup's own counter rose
+    head: str = ""  # first part of stdout and stderr as they came, interleaved
+    tail: str = ""  # last part; empty when head holds everything
+    dropped_bytes: int = 0  # output between head and tail that was not kept
+    log: str = ""  # key of the whole log, where there is one
+
+    @property
+    def ok(self) -> bool:
+        return self.exit == 0 and not self.timed_out
+
+    @property
+    def output(self) -> str:
+        """Head and tail joined, the gap in words."""
+        if not self.tail:
+            return self.head
+        return f"{self.head}\n[... {self.dropped_bytes} bytes not kept ...]\n{self.tail}"
+
+    @property
+    def ending(self) -> str:
+        """How it ended, in words for a page."""
+        if self.timed_out:
+            return f"timed out after {self.seconds:.0f} s"
+        if self.oom:
+            return "ran out of memory"
+        if self.signal is not None:
+            return f"ended by signal {self.signal}"
+        return f"exit status {self.exit}"
+
+
+class Place(Record):
+    """Where something is. `line` helps a reader and is no part of any identity."""
+
+    file: str
+    line: int | None = None  # counted from 1
+    symbol: str = ""  # qualified name, or the heading path in a text
+    quote: str = ""  # must occur in that file at the reviewed commit
+
+
+class Symptom(Record):
+    """What a re-run must show for the fault to be there; judged by plain code.
+
+    `contains` and `lacks` are texts looked for in the output with white space folded, case kept.
+    """
+
+    exit: int | None = None  # this exit status
+    nonzero: bool = False  # any failing end: a status other than 0, or a signal
+    contains: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def says_something(self) -> "Symptom":
+        if self.exit is None and not self.nonzero and not self.contains and not self.lacks:
+            raise ValueError("a symptom needs an exit status, nonzero, or text that must (not) occur")
+        return self
+
+    def shown_by(self, ran: Ran) -> bool:
+        if ran.timed_out or ran.oom:
+            return False
+        if self.exit is not None and ran.exit != self.exit:
+            return False
+        if self.nonzero and ran.exit == 0:
+            return False
+        said = " ".join(ran.output.split())
+        return all(" ".join(text.split()) in said for text in self.contains) and not any(
+            " ".join(text.split()) in said for text in self.lacks
+        )
+
+
+class Reproduction(Record):
+    """A bash script that shows the fault in a fresh sandbox, and how to recognise it.
+
+    The command is complete: it creates the files it needs, so a person can paste it in a clone
+    with the package installed. `control` must succeed (exit 0) in the same sandbox, which proves
+    that the claim does not fail for a reason of its own.
+    """
+
+    command: str
+    expected: str
+    observed: str
+    environment: Environment = Environment.PLAIN
+    network: Network = Network.NONE
+    control: str | None = None
+    symptom: Symptom
+    timeout_s: float = 120.0
+
+
+# Findings --------------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    CORRECTNESS = "correctness"
+    DOCUMENTATION = "documentation"
+    PACKAGING = "packaging"
+    PERFORMANCE = "performance"
+    RELIABILITY = "reliability"
+    SECURITY = "security"
+    USABILITY = "usability"
+
+
+class Severity(StrEnum):
+    CRITICAL = "critical"
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    INFO = "info"
+
+    @property
+    def rank(self) -> int:
+        """0 for critical, rising as it matters less."""
+        return list(Severity).index(self)
+
+
+class Source(StrEnum):
+    PROBE = "probe"
+    AGENT = "agent"
+
+
+class Candidate(Record):
+    """A claim as a probe or an agent makes it, before code has proved and filed it."""
+
+    kind: Kind
+    rule: str  # the probe's rule id, or a value of the kind's closed list for agents
+    title: str
+    description: str  # what a user experiences and why it is wrong
+    severity: Severity
+    places: tuple[Place, ...] = Field(min_length=1)
+    reproduction: Reproduction | None = None
+    opinion: bool = False  # judgement backed by quotes instead of a reproduction
+    shape: str = ""  # exception type and message with numbers, paths, quotes, addresses replaced
+    focus: str = ""
+    source: Source = Source.PROBE
+
+
+class VerificationState(StrEnum):
+    CONFIRMED = "confirmed"
+    NOT_REPRODUCED = "not_reproduced"
+    FLAKY = "flaky"
+    UNVERIFIED = "unverified"
+
+
+class Verification(Record):
+    state: VerificationState
+    reason: str = ""
+    runs: tuple[Ran, ...] = ()
+
+
+class Lifecycle(StrEnum):
+    NEW = "new"
+    PERSISTING = "persisting"
+    FIXED = "fixed"
+    REGRESSED = "regressed"
+    IGNORED = "ignored"
+
+
+class Finding(Record):
+    """A filed finding of one review."""
+
+    id: str
+    fingerprint: str  # 16 hex digits, see identity.fingerprint
+    candidate: Candidate
+    verification: Verification
+    lifecycle: Lifecycle
+    seen_late: bool = False  # confirmed fault of an unchanged commit that nobody saw before
+    ignored_by: str = ""  # "", "operator: REASON" or "repo: REASON"
+
+
+# Measurements ----------------------------------------------------------------------------
+
+
+class Session(Record):
+    """One fresh process (the unit of all statistics)."""
+
+    value: float  # in the measurement's unit
+    void: bool = False
+    reason: str = ""  # why it is void
+    pressure: float | None = None  # share of the session in which some task waited for a CPU, 0 to 1
+    user_s: float = 0.0
+    sys_s: float = 0.0
+    peak_bytes: int = 0
+
+
+class Verdict(StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    NO_CHANGE = "no_change"
+    INCONCLUSIVE = "inconclusive"
+    CONTAMINATED = "contaminated"
+
+
+class Change(Record):
+    ratio: float  # head over base
+    low: float
+    high: float
+    verdict: Verdict
+
+
+class Measurement(Record):
+    """A command timed as fresh processes. Median and spread are over the sessions that are not void."""
+
+    name: str
+    command: str = ""
+    unit: str = "s"
+    sessions: tuple[Session, ...] = ()
+    note: str = ""  # for example "node on this machine"
+    change: Change | None = None
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        return tuple(session.value for session in self.sessions if not session.void)
+
+    @property
+    def contaminated(self) -> int:
+        return sum(session.void for session in self.sessions)
+
+    @property
+    def median(self) -> float | None:
+        """None when no session was good."""
+        return _median(self.samples) if self.samples else None
+
+    @property
+    def spread(self) -> float | None:
+        """Median absolute deviation over the median."""
+        if not self.samples or not self.median:
+            return None
+        return _median([abs(value - self.median) for value in self.samples]) / self.median
+
+
+def _median(values: Any) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return float(ordered[half]) if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+# Probes ----------------------------------------------------------------------------------
+
+
+class ProbeState(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_APPLICABLE = "not_applicable"  # there was nothing to check
+    COULD_NOT_RUN = "could_not_run"  # the reason says what was missing; never a fault of the repo
+
+
+class ProbeResult(Record):
+    probe: str
+    state: ProbeState
+    reason: str = ""
+    seconds: float = 0.0
+    summary: str = ""  # one line for the page and for agents
+    facts: dict[str, Any] = Field(default_factory=dict)  # JSON values only
+    log: str = ""
+    candidates: tuple[Candidate, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+
+    @model_validator(mode="after")
+    def has_a_reason(self) -> "ProbeResult":
+        if self.state is ProbeState.COULD_NOT_RUN and not self.reason:
+            raise ValueError(f"probe {self.probe} could not run and gives no reason")
+        return self
