@@ -1,0 +1,58 @@
+"""`make bench`: figures that anybody can measure again. Each part writes docs/figures/NAME.json."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tests.bench import overhead, pages, reviewing
+from tests.bench.figures import ROOT
+
+app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
+Bench = Annotated[Path, typer.Option("--repos", help="The folder with the repos that have planted faults.")]
+DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
+
+
+@app.callback(invoke_without_command=True)
+def everything(context: typer.Context) -> None:
+    """Without a command: all of them."""
+    if context.invoked_subcommand is None:
+        show("review-bench-evidence", reviewing.run(checked(DEFAULT_BENCH)))
+        show("overhead", overhead.run(checked(DEFAULT_BENCH)))
+
+
+@app.command()
+def review(
+    repos: Bench = DEFAULT_BENCH,
+    fixed: Annotated[bool, typer.Option(help="Review the repaired repos: all that is found is a false alarm.")] = False,
+    keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
+) -> None:
+    """Evidence-only reviews of the repos with planted faults: recall, precision, decoys, new on the second run."""
+    show("review-bench-evidence", reviewing.run(checked(repos), fixed=fixed, keep=keep))
+
+
+@app.command("overhead")
+def measure_overhead(repos: Bench = DEFAULT_BENCH) -> None:
+    """What a review costs beside the repo's own commands, and how long pages take on the server."""
+    show("overhead", overhead.run(checked(repos)))
+
+
+@app.command("pages")
+def measure_pages() -> None:
+    """Render times of the review page (500 findings) and the list (10,000 reviews)."""
+    show("pages", pages.run())
+
+
+def checked(bench: Path) -> Path:
+    if not (bench / "score.py").is_file():
+        raise SystemExit(f"{bench} is not the review-bench folder (no score.py in it). Name it with --repos DIR.")
+    return bench
+
+
+def show(name: str, figures: dict[str, float]) -> None:
+    for key, value in figures.items():
+        print(f"{name:24} {key:36} {value:g}")
+
+
+if __name__ == "__main__":
+    app()
