@@ -1,0 +1,41 @@
+"""Measurements: one row per review and name. A series is one name on one machine key."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from orchestrator.store.base import AnyJson, Base, Key
+
+
+class MeasurementRow(Base):
+    __tablename__ = "measurements"
+    __table_args__ = (
+        UniqueConstraint("review_id", "name"),
+        Index("ix_measurements_series", "repo_id", "name", "machine_key", "at"),
+    )
+
+    id: Mapped[Key]
+    review_id: Mapped[UUID] = mapped_column(ForeignKey("reviews.id", ondelete="CASCADE"))
+    repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
+    name: Mapped[str]
+    command: Mapped[str] = mapped_column(default="")
+    unit: Mapped[str]
+    machine_key: Mapped[str]  # machine, sandbox, image and interpreter: only equal keys are compared
+    commit: Mapped[str]
+    at: Mapped[datetime]
+    sessions: Mapped[Any] = mapped_column(AnyJson, nullable=False)  # list of records.Session
+    median: Mapped[float | None]  # in `unit`; empty when no session was good
+    spread: Mapped[float | None]  # median absolute deviation over the median
+    contaminated: Mapped[int] = mapped_column(default=0)  # void sessions
+    note: Mapped[str] = mapped_column(default="")
+    verdict: Mapped[Any | None] = mapped_column(AnyJson)  # records.Change
+
+
+def of_review(db: Session, review_id: UUID) -> Sequence[MeasurementRow]:
+    return db.scalars(
+        select(MeasurementRow).where(MeasurementRow.review_id == review_id).order_by(MeasurementRow.name)
+    ).all()

@@ -1,0 +1,133 @@
+"""Reviews: the row is the job. Reading and queueing here; claims and fenced writes in claims.py."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from orchestrator.store.base import AnyJson, Base, Key, choice
+
+
+class ReviewState(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING_FOR_NODE = "waiting_for_node"
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"
+    DONE = "done"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self in (ReviewState.CANCELLED, ReviewState.DONE, ReviewState.FAILED)
+
+
+# Somebody who waits for a review goes before the night's round.
+PRIORITY_ASKED = 10
+PRIORITY_SCHEDULED = 0
+
+
+class Review(Base):
+    __tablename__ = "reviews"
+    __table_args__ = (
+        UniqueConstraint("schedule_id", "slot"),
+        # Two people may press the button together: one review waits per repo and ref. A review that
+        # was started before and went back to the queue is not one of them (started_at stays set).
+        Index(
+            "uq_reviews_waiting",
+            "repo_id",
+            "ref",
+            unique=True,
+            sqlite_where=text("state = 'queued' AND started_at IS NULL"),
+            postgresql_where=text("state = 'queued' AND started_at IS NULL"),
+        ),
+        # Two reviews never overlap on a machine. One being cancelled still has it.
+        Index(
+            "uq_reviews_running_on_machine",
+            "machine",
+            unique=True,
+            sqlite_where=text("state IN ('running', 'cancelling')"),
+            postgresql_where=text("state IN ('running', 'cancelling')"),
+        ),
+        Index("ix_reviews_created", "created_at", "id"),
+        Index("ix_reviews_repo_created", "repo_id", "created_at"),
+        Index("ix_reviews_state_created", "state", "created_at"),
+    )
+
+    id: Mapped[Key]
+    repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
+    ref: Mapped[str]  # branch, tag or commit as asked for; the default branch's name when none was
+    commit: Mapped[str] = mapped_column(default="")  # full object id; what the ref named when it was last looked up
+    commit_date: Mapped[str] = mapped_column(default="")  # ISO 8601 with offset
+    state: Mapped[ReviewState] = mapped_column(choice(ReviewState), default=ReviewState.QUEUED)
+
+    focuses: Mapped[Any] = mapped_column(AnyJson, nullable=False, default=list)
+    budget_minutes: Mapped[int]
+    budget_tokens: Mapped[int | None]
+    agents: Mapped[bool] = mapped_column(default=True)
+    force: Mapped[bool] = mapped_column(default=False)  # also when the commit was reviewed before
+    requested_by: Mapped[str]  # web, api, cli or schedule
+    priority: Mapped[int] = mapped_column(default=PRIORITY_ASKED)  # higher goes first
+    schedule_id: Mapped[UUID | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
+    slot: Mapped[datetime | None]  # the planned time of a scheduled review
+
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]  # first claim; never cleared
+    finished_at: Mapped[datetime | None]
+
+    not_before: Mapped[datetime | None]
+    attempt: Mapped[int] = mapped_column(default=0)  # counted at the claim, so that a job that kills its worker ends
+    max_attempts: Mapped[int] = mapped_column(default=3)
+    lease_owner: Mapped[str | None]
+    lease_until: Mapped[datetime | None]
+    fence: Mapped[int] = mapped_column(default=0)  # rises with each claim; every write of the runner carries it
+    heartbeat: Mapped[datetime | None]
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+
+    machine: Mapped[str | None]
+    sandbox: Mapped[Any | None] = mapped_column(AnyJson)  # sandbox.contract.Description
+    model: Mapped[str] = mapped_column(default="")
+    node: Mapped[str] = mapped_column(default="")
+    tokens: Mapped[Any | None] = mapped_column(AnyJson)  # prompt, cached, completion, by_focus
+    error: Mapped[str] = mapped_column(default="")  # why it failed
+    outcome_note: Mapped[str] = mapped_column(default="")  # what a reader must know, for example "evidence only"
+
+
+def get(db: Session, review_id: UUID) -> Review | None:
+    return db.get(Review, review_id)
+
+
+def waiting_for(db: Session, repo_id: UUID, ref: str) -> Review | None:
+    """The review of that repo and ref that waits and was never started."""
+    return db.scalar(
+        select(Review).where(
+            Review.repo_id == repo_id,
+            Review.ref == ref,
+            Review.state == ReviewState.QUEUED,
+            Review.started_at.is_(None),
+        )
+    )
+
+
+def page(
+    db: Session, *, repo_id: UUID | None, states: Sequence[ReviewState], offset: int, limit: int
+) -> tuple[Sequence[Review], int]:
+    """Reviews, newest first, and how many there are in all."""
+    conditions = []
+    if repo_id is not None:
+        conditions.append(Review.repo_id == repo_id)
+    if states:
+        conditions.append(Review.state.in_(states))
+    total = db.scalar(select(func.count()).select_from(Review).where(*conditions)) or 0
+    rows = db.scalars(
+        select(Review)
+        .where(*conditions)
+        .order_by(Review.created_at.desc(), Review.id.desc())
+        .offset(offset)
+        .limit(limit)
+    ).all()
+    return rows, total

@@ -1,0 +1,81 @@
+"""Opens sessions on SQLite or PostgreSQL so that both behave alike.
+
+Two kinds of transaction: `begin()` writes, `reading()` sees one unchanging state and cannot write.
+On SQLite a transaction that first reads and then writes fails at once when another wrote in
+between, whatever the timeout; so writers take the lock at their start (BEGIN IMMEDIATE) and
+everybody else waits up to BUSY_TIMEOUT_S for it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.orm import Session, sessionmaker
+
+BUSY_TIMEOUT_S = 30
+
+
+class Sessions:
+    """Where a process gets its database sessions. Safe to share between threads."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        options: dict[str, Any] = {"expire_on_commit": False}
+        self._writing = sessionmaker(engine, **options)
+        reader = engine.execution_options(reading=True)
+        if engine.dialect.name == "postgresql":
+            reader = reader.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._reading = sessionmaker(reader, **options)
+
+    @contextmanager
+    def begin(self) -> Iterator[Session]:
+        """A writing transaction: committed at the end of the block, rolled back when it raises."""
+        with self._writing.begin() as db:
+            yield db
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A transaction that sees one state of the database throughout and cannot write."""
+        with self._reading() as db:
+            yield db
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def open_sessions(url: str) -> Sessions:
+    """Sessions on the database at the SQLAlchemy URL. Nothing is opened before the first use."""
+    return Sessions(make_engine(url))
+
+
+def make_engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        # A bare postgresql:// means the driver that we ship.
+        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True)
+    if parsed.get_backend_name() != "sqlite":
+        raise ValueError(f"The database is {parsed.get_backend_name()!r}; sqlite and postgresql are known.")
+    if not parsed.database or parsed.database == ":memory:":
+        raise ValueError("A SQLite database must be a file, because several processes share it.")
+    Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
+    event.listen(engine, "connect", set_up_sqlite)
+    event.listen(engine, "begin", begin_sqlite)
+    return engine
+
+
+def set_up_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # the driver must not begin transactions by itself: begin_sqlite does
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+    cursor.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last commits, never the file
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def begin_sqlite(connection: Connection) -> None:
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql(f"PRAGMA query_only = {'ON' if reading else 'OFF'}")
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
