@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from review_agents.records import Environment, Measurement, Network, Ran
+from review_agents.records import Environment, Measurement, Network, Ran, Record
 
 
 class Match(Protocol):
@@ -73,3 +73,59 @@ class CommandFailed(RuntimeError):
     def __init__(self, command: str, ran: Ran):
         super().__init__(f"{command!r} ended with {ran.ending}: {ran.output[-500:]}")
         self.ran = ran
+
+
+class RemoteHead(Record):
+    """What a ref of a git repository names, looked up without fetching anything."""
+
+    commit: str  # full object id; a tag is peeled
+    ref: str  # branch or tag without refs/heads/ or refs/tags/, or the commit as asked for
+    default_ref: str  # the branch that HEAD names; empty when it names none
+
+
+class Git(Protocol):
+    """Looks at repositories, local folders and remote ones, without running anything of theirs."""
+
+    def probe(self, url: str, ref: str) -> RemoteHead:
+        """What `ref` (empty: HEAD) names at the URL or absolute folder, now.
+
+        Raises `UnreachableRepo`, `UnknownRef` or `EmptyRepo`, each with a message for a person.
+        """
+        ...
+
+
+class RepoProblem(RuntimeError):
+    """A repository cannot be used as asked. `retry` says whether the same call may work later."""
+
+    def __init__(self, message: str, *, retry: bool = False):
+        super().__init__(message)
+        self.retry = retry
+
+
+class UnreachableRepo(RepoProblem):
+    """No answer, no permission, or no repository there."""
+
+
+class UnknownRef(RepoProblem):
+    """The repository has no such branch, tag or commit."""
+
+
+class EmptyRepo(RepoProblem):
+    """The repository has no commit."""
+
+
+class NodeHealth(Record):
+    """What an OpenAI-compatible endpoint answered when asked for its models."""
+
+    reachable: bool
+    problem: str = ""  # in words, when it is not reachable or answered nonsense
+    models: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+
+class Node(Protocol):
+    """An inference node, seen from the service."""
+
+    def health(self) -> NodeHealth:
+        """Ask now, within a few seconds. Never raises for what the node does."""
+        ...
