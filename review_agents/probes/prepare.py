@@ -1,0 +1,474 @@
+"""Install the repo from scratch, twice, and say what came of it. Runs in an install box, with the egress proxy.
+
+/venv/plain gets what `pip install .` gives a user, from a copy, so that the tree stays as it was cloned.
+/venv/test gets the package from the tree itself (editable where the backend can) and whatever tests and README need.
+The wheel, the sdist and what they turned into lie in /venv/plain/lamplighter for the probes that come later.
+"""
+
+import shlex
+import time
+from collections.abc import Iterable
+
+from packaging.utils import canonicalize_name
+from pydantic import Field
+
+from review_agents.ports import NoSuchFile, Workspace
+from review_agents.probes import needs
+from review_agents.probes.install_failures import Failure, read_failure
+from review_agents.probes.manifest import Manifest, find_projects
+from review_agents.probes.within import InsideFailed, run_inside
+from review_agents.records import Environment, Network, ProbeResult, ProbeState, Ran, Record, Repo
+
+NAME = "install"
+
+PLAIN, TEST = "/venv/plain", "/venv/test"
+KEPT = f"{PLAIN}/lamplighter"  # wheel/, sdist/, from-sdist/
+COPY = "/tmp/lamplighter-tree"
+PIP = "-m pip --no-input --disable-pip-version-check --no-color"
+BUILD_S, INSTALL_S = 900.0, 900.0
+ENDS_KEPT = 3000  # characters of each command's output that stay in the record
+EDITABLE_BACKENDS = {"setuptools", "flit", "hatch", "poetry", "pdm", "maturin", "uv"}
+MOST_PROJECTS = 8
+
+
+class Attempt(Record):
+    """One command of the preparation and how it ended."""
+
+    purpose: str  # "venv plain", "wheel", "install plain", "sdist", "wheel from sdist", "install test", ...
+    command: str
+    ok: bool
+    ending: str
+    seconds: float = 0.0
+    output: str = ""  # its last part
+    failure: Failure | None = None
+
+
+class Distribution(Record):
+    """One Python project of the repo, as built and installed."""
+
+    name: str
+    version: str = ""
+    root: str = "."  # its folder in the repo
+    backend: str = ""
+    summary: str = ""
+    import_packages: tuple[str, ...] = ()  # dotted roots, namespace packages followed down
+    console_scripts: dict[str, str] = Field(default_factory=dict)  # name -> "module:function"
+    gui_scripts: dict[str, str] = Field(default_factory=dict)
+    requires: tuple[str, ...] = ()  # as the built metadata says, markers included
+    extras: tuple[str, ...] = ()
+    requires_python: str = ""
+    files: tuple[str, ...] = ()  # the wheel's RECORD, relative to site-packages
+    wheel: str = ""  # path in the sandbox
+    sdist: str = ""
+
+
+class Prepared(Record):
+    """What the preparation did; every later probe gets it. The plain names are those of the first distribution."""
+
+    python: str = ""  # full version of the interpreter inside
+    languages: tuple[str, ...] = ()  # python, node, rust, go, make, cmake
+    manifests: tuple[Manifest, ...] = ()
+    distributions: tuple[Distribution, ...] = ()
+    installed_plain: bool = False
+    installed_test: bool = False
+    editable: bool = False  # whether /venv/test imports the package from /job/repo
+    resolved: dict[str, str] = Field(default_factory=dict)  # name -> version in /venv/plain
+    resolved_test: dict[str, str] = Field(default_factory=dict)
+    test_needs: tuple[str, ...] = ()  # where /venv/test's additions came from
+    missing_modules: tuple[str, ...] = ()  # modules that tests import and nothing in the repo declares
+    commands: tuple[Attempt, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def distribution(self) -> str:
+        return self.distributions[0].name if self.distributions else ""
+
+    @property
+    def version(self) -> str:
+        return self.distributions[0].version if self.distributions else ""
+
+    @property
+    def root(self) -> str:
+        return self.distributions[0].root if self.distributions else "."
+
+    @property
+    def import_packages(self) -> tuple[str, ...]:
+        return tuple(name for one in self.distributions for name in one.import_packages)
+
+    @property
+    def console_scripts(self) -> dict[str, str]:
+        return {name: target for one in self.distributions for name, target in one.console_scripts.items()}
+
+    @property
+    def gui_scripts(self) -> dict[str, str]:
+        return {name: target for one in self.distributions for name, target in one.gui_scripts.items()}
+
+    def attempt(self, purpose: str) -> Attempt | None:
+        """The last command with that purpose."""
+        return next((one for one in reversed(self.commands) if one.purpose == purpose), None)
+
+
+class Kitchen:
+    """The state of one preparation: the workspace, and every command run so far."""
+
+    def __init__(self, workspace: Workspace, repo: Repo):
+        self.workspace = workspace
+        self.repo = repo
+        self.commands: list[Attempt] = []
+        self.notes: list[str] = []
+        self._texts: dict[str, str | None] = {}
+        self._tracked = set(repo.files)
+
+    def read(self, path: str) -> str | None:
+        """A tracked file's text, read once."""
+        if path not in self._texts:
+            try:
+                self._texts[path] = self.workspace.read(path) if path in self._tracked else None
+            except NoSuchFile:
+                self._texts[path] = None
+        return self._texts[path]
+
+    def run(
+        self, purpose: str, command: str, *, timeout_s: float, environment: Environment = Environment.NONE
+    ) -> Attempt:
+        ran = self.workspace.run(command, environment=environment, network=Network.EGRESS, timeout_s=timeout_s)
+        return self.keep(purpose, command, ran)
+
+    def keep(self, purpose: str, command: str, ran: Ran) -> Attempt:
+        attempt = Attempt(
+            purpose=purpose,
+            command=command,
+            ok=ran.ok,
+            ending=ran.ending,
+            seconds=round(ran.seconds, 2),
+            output=ran.output[-ENDS_KEPT:],
+            failure=None if ran.ok else read_failure(ran),
+        )
+        self.commands.append(attempt)
+        return attempt
+
+
+def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
+    """Install everything once. Never raises for what the repo does; the result says what was missing or wrong."""
+    started = time.monotonic()
+    kitchen = Kitchen(workspace, repo)
+    languages = detect_languages(repo.files)
+    manifests = find_projects(repo.files, kitchen.read)[:MOST_PROJECTS]
+    prepared = Prepared(languages=languages, manifests=manifests)
+    if "python" in languages:
+        prepared = prepare_python(kitchen, prepared)
+    prepared = prepared.model_copy(update={"commands": tuple(kitchen.commands), "notes": tuple(kitchen.notes)})
+    return prepared, judge(prepared, seconds=round(time.monotonic() - started, 2))
+
+
+def detect_languages(files: Iterable[str]) -> tuple[str, ...]:
+    """Which kinds of project the root holds; Python also by any module in the tree."""
+    tracked = set(files)
+    marks = {
+        "node": ("package.json",),
+        "rust": ("Cargo.toml",),
+        "go": ("go.mod",),
+        "cmake": ("CMakeLists.txt",),
+        "make": ("Makefile", "makefile", "GNUmakefile"),
+    }
+    found = [language for language, names in marks.items() if tracked & set(names)]
+    return (*(["python"] if any(path.endswith(".py") for path in tracked) else []), *found)
+
+
+def prepare_python(kitchen: Kitchen, prepared: Prepared) -> Prepared:
+    for place in (PLAIN, TEST):
+        made = kitchen.run(f"venv {place[6:]}", f"python3 -m venv --clear {place}", timeout_s=120)
+        if not made.ok:
+            return prepared
+    prepared = install_plain(kitchen, prepared)
+    return install_test(kitchen, prepared)
+
+
+# /venv/plain -----------------------------------------------------------------------------
+
+
+def install_plain(kitchen: Kitchen, prepared: Prepared) -> Prepared:
+    """Build each project's wheel from a clean copy, install the wheels, and describe what arrived."""
+    kitchen.run("copy", f"rm -rf {COPY} && cp -a /job/repo {COPY} && mkdir -p {KEPT}", timeout_s=120)
+    own = kitchen.repo.settings.install
+    if own:
+        for command in own:
+            kitchen.run("install plain", f"cd {COPY} && {command}", timeout_s=INSTALL_S, environment=Environment.PLAIN)
+        built = [(manifest, "") for manifest in prepared.manifests if manifest.name]
+    elif prepared.manifests:
+        built = [(manifest, wheel) for manifest in prepared.manifests if (wheel := build_wheel(kitchen, manifest))]
+        if not built:
+            return prepared
+        wheels = shlex.join(wheel for _, wheel in built)
+        kitchen.run("install plain", f"{PLAIN}/bin/python {PIP} install {wheels}", timeout_s=INSTALL_S)
+    elif "requirements.txt" in kitchen.repo.files:
+        command = f"{PLAIN}/bin/python {PIP} install -r requirements.txt"
+        kitchen.run("install plain", command, timeout_s=INSTALL_S)
+        built = []
+    else:
+        built = []
+        kitchen.notes.append(
+            "There is no Python package to install: no pyproject.toml, setup.py or setup.cfg at the root."
+        )
+    installs = [one for one in kitchen.commands if one.purpose == "install plain"]
+    prepared = prepared.model_copy(update={"installed_plain": all(one.ok for one in installs)})
+    return describe_plain(kitchen, prepared, built) if prepared.installed_plain else prepared
+
+
+def build_wheel(kitchen: Kitchen, manifest: Manifest) -> str:
+    """Path of the wheel in the sandbox, or "" when it did not build."""
+    folder = f"{KEPT}/wheel/{manifest.root}"
+    command = (
+        f"cd {shlex.quote(f'{COPY}/{manifest.root}')} && {PLAIN}/bin/python {PIP} wheel --no-deps"
+        f" --wheel-dir {shlex.quote(folder)} ."
+    )
+    if not kitchen.run("wheel", command, timeout_s=BUILD_S).ok:
+        return ""
+    return newest(kitchen, folder, "whl")
+
+
+def newest(kitchen: Kitchen, folder: str, ending: str) -> str:
+    """The absolute path of the built file in that folder, or ""."""
+    ran = kitchen.workspace.run(f"ls -1t {shlex.quote(folder)}/*.{ending} | head -n 1", environment=Environment.NONE)
+    line = ran.output.strip()
+    return line if line.startswith(folder) else ""
+
+
+def describe_plain(kitchen: Kitchen, prepared: Prepared, built: list[tuple[Manifest, str]]) -> Prepared:
+    """Ask the installed environment what each distribution brought."""
+    found = []
+    facts: dict[str, object] = {}
+    for manifest, wheel in built or [(None, "")]:
+        name = wheel.rpartition("/")[2].split("-")[0] if wheel else (manifest.name if manifest else "")
+        try:
+            facts = run_inside(kitchen.workspace, "describe", name, python=f"{PLAIN}/bin/python")
+        except InsideFailed as problem:
+            kitchen.notes.append(f"Could not read what was installed as {name!r}: {problem}")
+            continue
+        said = facts.get("distribution")
+        if isinstance(said, dict) and manifest is not None:
+            found.append(Distribution(**said, root=manifest.root, backend=manifest.backend, wheel=wheel))
+    resolved = facts.get("resolved", {})
+    return prepared.model_copy(
+        update={"distributions": tuple(found), "resolved": resolved, "python": str(facts.get("python", ""))}
+    )
+
+
+# /venv/test ------------------------------------------------------------------------------
+
+
+def install_test(kitchen: Kitchen, prepared: Prepared) -> Prepared:
+    """The package from the tree, then what tests and README need; each source alone where all together fail."""
+    manifests = prepared.manifests
+    found = [source for manifest in manifests or (None,) for source in sources_of(kitchen, prepared, manifest)]
+    wanted = [source for source in found if source.tier == 1]
+    labels: list[str] = []
+    editable = False
+    own = kitchen.repo.settings.install
+    if own:
+        for command in own:
+            kitchen.run("install test", command, timeout_s=INSTALL_S, environment=Environment.TEST)
+        labels.append(".lamplighter.toml")
+    elif manifests:
+        together, editable = install_projects(kitchen, prepared, wanted)
+        if not together:
+            return prepared
+        labels.extend(label for label in together if label)
+    elif "requirements.txt" in kitchen.repo.files:
+        pip_test(kitchen, "install test", ["-r", "requirements.txt"])
+    labels.extend(add_sources(kitchen, [source for source in wanted if source.label not in labels]))
+    labels.extend(add_readme_needs(kitchen, prepared))
+    labels.extend(add_pytest(kitchen, manifests))
+    missing = missing_modules(kitchen)
+    if missing:
+        labels.extend(add_sources(kitchen, [source for source in found if source.tier == 2]))
+        missing = missing_modules(kitchen)
+    undeclared = missing
+    for module in missing:
+        if module in needs.WELL_KNOWN and pip_test(kitchen, "add known module", [needs.WELL_KNOWN[module]]).ok:
+            labels.append(f"{needs.WELL_KNOWN[module]} (tests import {module}; nothing declares it)")
+    done = [one for one in kitchen.commands if one.purpose == "install test"]
+    return prepared.model_copy(
+        update={
+            "installed_test": (bool(done) and done[-1].ok) or not done,
+            "editable": editable,
+            "test_needs": tuple(labels),
+            "missing_modules": undeclared,
+            "resolved_test": resolved_in_test(kitchen),
+        }
+    )
+
+
+def sources_of(kitchen: Kitchen, prepared: Prepared, manifest: Manifest | None) -> tuple[needs.Source, ...]:
+    extras: tuple[str, ...] = ()
+    if manifest is not None:
+        built = next((one for one in prepared.distributions if one.root == manifest.root), None)
+        extras = built.extras if built else tuple(manifest.extras)
+    return needs.sources(manifest, extras, kitchen.repo.files, kitchen.read)
+
+
+def pip_test(kitchen: Kitchen, purpose: str, arguments: list[str], *, folder: str = ".") -> Attempt:
+    command = f"{TEST}/bin/python {PIP} install {shlex.join(arguments)}"
+    return kitchen.run(
+        purpose, command if folder == "." else f"cd {shlex.quote(folder)} && {command}", timeout_s=INSTALL_S
+    )
+
+
+def install_projects(kitchen: Kitchen, prepared: Prepared, wanted: list[needs.Source]) -> tuple[list[str], bool]:
+    """Install the projects with the sources that go with them; the labels ([""] for none), and editable or not.
+
+    First all in one resolution, as a developer would; when that fails, the projects alone, then not editable.
+    """
+    editable = all(manifest.backend in EDITABLE_BACKENDS for manifest in prepared.manifests)
+    with_needs = [*project_arguments(prepared, wanted, editable), *requirement_arguments(wanted)]
+    if pip_test(kitchen, "install test", with_needs).ok:
+        return [source.label for source in wanted] or [""], editable
+    if editable and pip_test(kitchen, "install test", project_arguments(prepared, [], True)).ok:
+        return [""], True
+    if pip_test(kitchen, "install test", project_arguments(prepared, [], False)).ok:
+        return [""], False
+    return [], False
+
+
+def project_arguments(prepared: Prepared, wanted: list[needs.Source], editable: bool) -> list[str]:
+    extras = sorted({extra for source in wanted for extra in source.extras})
+    arguments = []
+    for manifest in prepared.manifests:
+        place = f"./{manifest.root}" if manifest.root != "." else "."
+        if not editable:
+            place = f"{COPY}/{manifest.root}"
+        offered = next(
+            (one.extras for one in prepared.distributions if one.root == manifest.root), tuple(manifest.extras)
+        )
+        names = {canonicalize_name(extra) for extra in offered}
+        asked = [extra for extra in extras if canonicalize_name(extra) in names]
+        suffix = f"[{','.join(asked)}]" if asked else ""
+        arguments.extend(["-e", place + suffix] if editable else [place + suffix])
+    return arguments
+
+
+def requirement_arguments(wanted: list[needs.Source]) -> list[str]:
+    arguments = ["pytest"]
+    for source in wanted:
+        arguments.extend(source.requirements)
+        arguments.extend(["-r", source.file] if source.file else [])
+    return arguments
+
+
+def add_sources(kitchen: Kitchen, found: list[needs.Source]) -> list[str]:
+    """Each source on its own, so that one that cannot be had does not take the others with it."""
+    labels = []
+    for source in found:
+        arguments = [*source.requirements, *(["-r", source.file] if source.file else [])]
+        if source.extras:
+            arguments.append(f".[{','.join(source.extras)}]")
+        if arguments and pip_test(kitchen, "add test needs", arguments).ok:
+            labels.append(source.label)
+    return labels
+
+
+def add_pytest(kitchen: Kitchen, manifests: tuple[Manifest, ...]) -> list[str]:
+    """pytest itself and the plugins without which its own settings would not load."""
+    options, settings, required = pytest_settings(kitchen, manifests)
+    wanted = ["pytest", *needs.pytest_plugins(options, settings, required)]
+    if pip_test(kitchen, "add pytest", wanted).ok:
+        return [name for name in wanted[1:]]
+    return []
+
+
+def pytest_settings(kitchen: Kitchen, manifests: tuple[Manifest, ...]) -> tuple[str, tuple[str, ...], str]:
+    """addopts, the names of the settings, and required_plugins, from wherever pytest would read them."""
+    for section, text in ((("pytest"), kitchen.read("pytest.ini")), ("pytest", kitchen.read("tox.ini"))):
+        table = needs.ini_section(text or "", section)
+        if table:
+            return table.get("addopts", ""), tuple(table), table.get("required_plugins", "")
+    for manifest in manifests:
+        table = manifest.pytest_options
+        if table:
+            words = {
+                name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
+                for name, value in table.items()
+            }
+            return words.get("addopts", ""), tuple(words), words.get("required_plugins", "")
+    table = needs.ini_section(kitchen.read("setup.cfg") or "", "tool:pytest")
+    return table.get("addopts", ""), tuple(table), table.get("required_plugins", "")
+
+
+def add_readme_needs(kitchen: Kitchen, prepared: Prepared) -> list[str]:
+    """Other distributions that README tells its reader to `pip install`."""
+    own = {canonicalize_name(one.name) for one in prepared.distributions}
+    own |= {canonicalize_name(manifest.name) for manifest in prepared.manifests if manifest.name}
+    labels = []
+    for line in readme_installs(kitchen):
+        others = [name for name in line.requirements if canonicalize_name(needs.name_of(name)) not in own]
+        files = [path for path in line.files if path in kitchen.repo.files]
+        arguments = [*others, *(word for path in files for word in ("-r", path))]
+        if arguments and pip_test(kitchen, "add README needs", arguments).ok:
+            labels.append(f"README: {line.text}")
+    return labels
+
+
+def readme_installs(kitchen: Kitchen) -> tuple[needs.InstallLine, ...]:
+    names = [path for path in kitchen.repo.files if path.lower().startswith("readme") and "/" not in path]
+    lines = [line for path in names for line in needs.install_lines(kitchen.read(path) or "", path)]
+    return tuple({line.text: line for line in lines}.values())[:20]
+
+
+def missing_modules(kitchen: Kitchen) -> tuple[str, ...]:
+    """Top-level modules that test files import and /venv/test cannot find."""
+    try:
+        return tuple(run_inside(kitchen.workspace, "missing_modules", "/job/repo", python=f"{TEST}/bin/python"))
+    except InsideFailed as problem:
+        kitchen.notes.append(f"Could not look for modules that tests need: {problem}")
+        return ()
+
+
+def resolved_in_test(kitchen: Kitchen) -> dict[str, str]:
+    try:
+        return dict(run_inside(kitchen.workspace, "describe", "", python=f"{TEST}/bin/python")["resolved"])
+    except InsideFailed as problem:
+        kitchen.notes.append(f"Could not list what is in {TEST}: {problem}")
+        return {}
+
+
+# The verdict -----------------------------------------------------------------------------
+
+
+def judge(prepared: Prepared, *, seconds: float) -> ProbeResult:
+    """The preparation as a probe's result: what was installed, what failed, and whose fault it was."""
+    failed = [one for one in prepared.commands if not one.ok and one.failure]
+    facts = {
+        "python": prepared.python,
+        "languages": prepared.languages,
+        "distributions": [one.model_dump(exclude={"files"}) for one in prepared.distributions],
+        "resolved": prepared.resolved,
+        "resolved_test": prepared.resolved_test,
+        "test_needs": prepared.test_needs,
+        "missing_modules": prepared.missing_modules,
+        "commands": [one.model_dump(exclude={"output"}) for one in prepared.commands],
+        "notes": prepared.notes,
+    }
+    blame = next(
+        (one for one in failed if one.purpose in ("wheel", "install plain") or one.purpose.startswith("venv")), None
+    )
+    said = {"probe": NAME, "seconds": seconds, "facts": facts, "log": log_of(prepared)}
+    if "python" not in prepared.languages:
+        return ProbeResult(state=ProbeState.NOT_APPLICABLE, summary="No Python in this repo.", **said)
+    if blame is None:
+        return ProbeResult(state=ProbeState.PASSED, summary=summary_of(prepared), **said)
+    assert blame.failure is not None
+    state = ProbeState.FAILED if blame.failure.is_fault else ProbeState.COULD_NOT_RUN
+    return ProbeResult(
+        state=state, reason=f"{blame.purpose}: {blame.failure.reason}", summary=f"{blame.command} failed", **said
+    )
+
+
+def summary_of(prepared: Prepared) -> str:
+    names = ", ".join(f"{one.name} {one.version}" for one in prepared.distributions) or "no package"
+    return f"Installed {names} with Python {prepared.python}, {len(prepared.resolved)} distributions in {PLAIN}."
+
+
+def log_of(prepared: Prepared) -> str:
+    return "\n".join(
+        f"$ {one.command}\n{one.output.rstrip()}\n[{one.ending}, {one.seconds} s]" for one in prepared.commands
+    )
