@@ -4,6 +4,7 @@ import math
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
+from hashlib import sha256
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -11,6 +12,7 @@ from sqlalchemy import JSON, BigInteger, DateTime, Enum, Integer, MetaData, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, mapped_column
 
+NAME_CHARS = 250
 # PostgreSQL takes no NUL in a text, and neither database a lone surrogate. Both come out of repos.
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -44,6 +46,19 @@ class AnyText(TypeDecorator[str]):
         return None if value is None else storable(value)
 
 
+class Name(TypeDecorator[str]):
+    """A text that is looked up or unique. Longer than NAME_CHARS, its end gives way to a digest of it.
+
+    An index row of PostgreSQL holds 2,704 bytes, and a hostile repo chooses some names.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else short(storable(value))
+
+
 class AnyJson(TypeDecorator[Any]):
     """JSON whose texts are storable and whose numbers are finite (NaN and infinity become null)."""
 
@@ -57,6 +72,13 @@ class AnyJson(TypeDecorator[Any]):
 def storable(text: str) -> str:
     """The text with NUL as the symbol ␀ and lone surrogates as the replacement character."""
     return UNSTORABLE.sub(lambda found: "␀" if found[0] == "\0" else "�", text)
+
+
+def short(text: str) -> str:
+    if len(text) <= NAME_CHARS:
+        return text
+    digest = sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{text[: NAME_CHARS - 17]}…{digest}"
 
 
 def storable_json(value: Any) -> Any:

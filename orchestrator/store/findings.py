@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from orchestrator.store.base import AnyJson, Base, Key, choice
+from orchestrator.store.base import AnyJson, Base, Key, Name, choice
 from review_agents.records import Kind, Lifecycle, Severity, Source, VerificationState
 
 
@@ -24,12 +24,12 @@ class FindingRow(Base):
     __table_args__ = (
         UniqueConstraint("repo_id", "fingerprint"),
         Index("ix_findings_repo_state", "repo_id", "state"),
-        Index("ix_findings_place", "repo_id", "kind", "path", "symbol"),
     )
 
     id: Mapped[Key]
     repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
-    fingerprint: Mapped[str]  # review_agents.identity.fingerprint of its first sighting; never changes
+    # review_agents.identity.fingerprint of its first sighting; never changes.
+    fingerprint: Mapped[str] = mapped_column(Name)
     kind: Mapped[Kind] = mapped_column(choice(Kind))
     rule: Mapped[str]
     path: Mapped[str]

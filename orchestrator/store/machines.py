@@ -6,13 +6,13 @@ from uuid import UUID
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from orchestrator.store.base import AnyJson, Base
+from orchestrator.store.base import AnyJson, Base, Name
 
 
 class Machine(Base):
     __tablename__ = "machines"
 
-    id: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(Name, primary_key=True)
     worker_pid: Mapped[int | None]
     started_at: Mapped[datetime | None]
     heartbeat: Mapped[datetime | None]

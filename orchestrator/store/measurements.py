@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from orchestrator.store.base import AnyJson, Base, Key
+from orchestrator.store.base import AnyJson, Base, Key, Name
 
 
 class MeasurementRow(Base):
@@ -21,10 +21,11 @@ class MeasurementRow(Base):
     id: Mapped[Key]
     review_id: Mapped[UUID] = mapped_column(ForeignKey("reviews.id", ondelete="CASCADE"))
     repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
-    name: Mapped[str]
+    name: Mapped[str] = mapped_column(Name)
     command: Mapped[str] = mapped_column(default="")
     unit: Mapped[str]
-    machine_key: Mapped[str]  # machine, sandbox, image and interpreter: only equal keys are compared
+    # machine, sandbox, image and interpreter: only equal keys are compared
+    machine_key: Mapped[str] = mapped_column(Name)
     commit: Mapped[str]
     at: Mapped[datetime]
     sessions: Mapped[Any] = mapped_column(AnyJson, nullable=False)  # list of records.Session

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from orchestrator.store.base import AnyJson, Base, Key, choice
+from orchestrator.store.base import AnyJson, Base, Key, Name, choice
 
 
 class ReviewState(StrEnum):
@@ -60,7 +60,8 @@ class Review(Base):
 
     id: Mapped[Key]
     repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
-    ref: Mapped[str]  # branch, tag or commit as asked for; the default branch's name when none was
+    # Branch, tag or commit as asked for; the default branch's name when none was.
+    ref: Mapped[str] = mapped_column(Name)
     commit: Mapped[str] = mapped_column(default="")  # full object id; what the ref named when it was last looked up
     commit_date: Mapped[str] = mapped_column(default="")  # ISO 8601 with offset
     state: Mapped[ReviewState] = mapped_column(choice(ReviewState), default=ReviewState.QUEUED)
@@ -88,7 +89,7 @@ class Review(Base):
     heartbeat: Mapped[datetime | None]
     cancel_requested: Mapped[bool] = mapped_column(default=False)
 
-    machine: Mapped[str | None]
+    machine: Mapped[str | None] = mapped_column(Name)
     sandbox: Mapped[Any | None] = mapped_column(AnyJson)  # sandbox.contract.Description
     model: Mapped[str] = mapped_column(default="")
     node: Mapped[str] = mapped_column(default="")

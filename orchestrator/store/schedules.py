@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, Index, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from orchestrator.store.base import AnyJson, Base, Key, choice
+from orchestrator.store.base import AnyJson, Base, Key, Name, choice
 
 
 class ScheduleKind(StrEnum):
@@ -23,7 +23,7 @@ class Schedule(Base):
 
     id: Mapped[Key]
     repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id", ondelete="CASCADE"))
-    ref: Mapped[str]
+    ref: Mapped[str] = mapped_column(Name)
     kind: Mapped[ScheduleKind] = mapped_column(choice(ScheduleKind))
     at: Mapped[str] = mapped_column(default="")  # nightly: HH:MM in `zone`
     zone: Mapped[str] = mapped_column(default="UTC")  # IANA name

@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import ForeignKey, UniqueConstraint, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from orchestrator.store.base import AnyJson, Base, Counter, Key, choice
+from orchestrator.store.base import AnyJson, Base, Counter, Key, Name, choice
 
 
 class StepState(StrEnum):
@@ -26,7 +26,9 @@ class Step(Base):
 
     id: Mapped[Key]
     review_id: Mapped[UUID] = mapped_column(ForeignKey("reviews.id", ondelete="CASCADE"))
-    name: Mapped[str]  # checkout, prepare, probe:NAME, focus:NAME, verify:FINGERPRINT, measure:NAME, merge, record
+    name: Mapped[str] = mapped_column(
+        Name
+    )  # checkout, prepare, probe:NAME, focus:NAME, verify:FINGERPRINT, measure:NAME, merge, record
     position: Mapped[int]
     state: Mapped[StepState] = mapped_column(choice(StepState), default=StepState.PENDING)
     attempt: Mapped[int] = mapped_column(default=0)

@@ -198,7 +198,7 @@ class LocalWorkspace:
                 return outside / path[len(inside) :].lstrip("/")
         return self.job / path
 
-    def _box(self, environment: Environment, network: Network) -> list[str]:
+    def _box(self, environment: Environment, network: Network) -> tuple[str, ...]:
         venv = "--bind" if self.writable_venvs else "--ro-bind"
         folder = self.place.folder
         first = {Environment.NONE: [], Environment.PLAIN: ["/venv/plain/bin"], Environment.TEST: ["/venv/test/bin"]}
@@ -233,4 +233,4 @@ class LocalWorkspace:
         if os.geteuid() == 0:
             arguments += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
             arguments += ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--no-new-privs"]
-        return arguments
+        return tuple(arguments)
