@@ -1,5 +1,8 @@
 """What the reviewer needs from outside. Implementations live in orchestrator."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from review_agents.records import Environment, Measurement, Network, Ran, Record
@@ -83,6 +86,38 @@ class RemoteHead(Record):
     default_ref: str  # the branch that HEAD names; empty when it names none
 
 
+class Checkout(Protocol):
+    """One commit of a repository, read from its mirror: nothing is ever checked out on the host."""
+
+    commit: str  # full object id
+
+    def date(self) -> str:
+        """Committer date, ISO 8601 with offset."""
+        ...
+
+    def files(self) -> tuple[str, ...]:
+        """Tracked files and symbolic links, sorted; submodules are not among them."""
+        ...
+
+    def submodules(self) -> tuple[str, ...]: ...
+
+    def show(self, path: str) -> str | None:
+        """The file's text, undecodable bytes replaced; None where there is no such file or it is very large."""
+        ...
+
+    def changed(self, since: str) -> tuple[str, ...]:
+        """Files that differ from an earlier commit. Raises `RepoProblem` when the mirror lacks that."""
+        ...
+
+    def bundle(self) -> AbstractContextManager[Path]:
+        """A git bundle of the commit with HEAD, branch `review` and the tags in its history; gone afterwards.
+
+        Where the history is large it is cut: a file NAME.shallow beside the bundle then lists the commits whose
+        parents are missing, and whoever clones writes it to `.git/shallow` before fetching from the bundle.
+        """
+        ...
+
+
 class Git(Protocol):
     """Looks at repositories, local folders and remote ones, without running anything of theirs."""
 
@@ -92,6 +127,22 @@ class Git(Protocol):
         Raises `UnreachableRepo`, `UnknownRef` or `EmptyRepo`, each with a message for a person.
         """
         ...
+
+    def fetch(self, url: str, ref: str, *, cancelled: Callable[[], bool]) -> Checkout:
+        """Bring the mirror up to date and open the ref's commit. Raises `RepoProblem`, and `Stopped` when cancelled."""
+        ...
+
+    def at(self, url: str, commit: str) -> Checkout:
+        """A commit fetched earlier. Raises `UnknownRef` when this machine's mirror lacks it."""
+        ...
+
+    def uncommitted(self, url: str, commit: str) -> tuple[str, ...]:
+        """Files of a local folder that differ from the commit or are not tracked; empty for a remote."""
+        ...
+
+
+class Stopped(Exception):
+    """The caller no longer wanted the result."""
 
 
 class RepoProblem(RuntimeError):

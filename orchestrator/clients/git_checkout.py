@@ -1,0 +1,192 @@
+"""One commit of a mirror: what is read of it, and the bundle that goes into the sandbox. Nothing is checked out."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orchestrator.clients.git_command import GitCommand, GitFailed, TooLarge, printable
+from orchestrator.clients.git_target import FULL_OID, GitRules
+from review_agents.ports import UnknownRef
+
+FULL_HISTORY_BYTES = 64 << 20  # above this the bundle is shallow
+SHALLOW_COMMITS = 50  # at least; more where the nearest tag is further back
+DEEPEST_TAG = 2000
+
+
+class Checkout:
+    """One commit of a mirror, and what can be read of it without checking anything out."""
+
+    def __init__(self, command: GitCommand, mirror: Path, commit: str, rules: GitRules):
+        self._command = command
+        self._mirror = mirror
+        self._rules = rules
+        self.commit = commit
+
+    def date(self) -> str:
+        """Committer date, ISO 8601 with offset."""
+        return (
+            self._git("log", "-1", "--no-show-signature", "--format=%cI", self.commit, action="read the date")
+            .decode()
+            .strip()
+        )
+
+    def files(self) -> tuple[str, ...]:
+        """Tracked files and symbolic links, sorted; submodules are not among them."""
+        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode != b"160000"))
+
+    def submodules(self) -> tuple[str, ...]:
+        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode == b"160000"))
+
+    def links(self) -> tuple[str, ...]:
+        """Tracked symbolic links."""
+        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode == b"120000"))
+
+    def show(self, path: str, *, limit_bytes: int = 4 << 20) -> str | None:
+        """The file's text at this commit, undecodable bytes replaced; None where there is no such file."""
+        try:
+            content = self._git(
+                "cat-file", "blob", f"{self.commit}:{path}", action="read a file", output_bytes=limit_bytes
+            )
+        except (GitFailed, ValueError):  # ValueError: a null byte in the path
+            return None
+        except TooLarge:
+            return None
+        return content.decode("utf-8", "replace")
+
+    def changed(self, since: str) -> tuple[str, ...]:
+        """Files that differ between an earlier commit of this mirror and this one."""
+        if not FULL_OID.fullmatch(since):
+            raise UnknownRef(f'"{printable(since)}" is not a full commit id.')
+        listing = self._git(
+            "diff-tree", "-r", "-z", "--name-only", "--no-renames", since, self.commit, action="compare commits"
+        )
+        return tuple(readable(name) for name in listing.split(b"\0") if name)
+
+    def check_size(self, target: str) -> None:
+        """Raise `TooLarge` when the files, unpacked, are over the cap: a small pack can hold a huge file."""
+        total = sum(size for _, size, _ in self._tree())
+        if total <= self._rules.max_repo_bytes:
+            return
+        _, size, name = max(self._tree(), key=lambda entry: entry[1])
+        raise TooLarge(
+            f'"{printable(target)}" unpacks to {total >> 20} MiB, more than the '
+            f"{self._rules.max_repo_bytes >> 20} MiB allowed; the largest file is {printable(readable(name))} "
+            f"with {size >> 20} MiB. Raise LAMPLIGHTER_MAX_REPO_BYTES to review it."
+        )
+
+    @contextmanager
+    def bundle(self) -> Iterator[Path]:
+        """A git bundle with HEAD, the branch `review` and the tags in the commit's history; gone afterwards.
+
+        The history is whole where it is small. Else it ends some commits behind the nearest tag, so that versions
+        from tags still come out right, and a file `NAME.shallow` beside the bundle lists the commits whose parents
+        are missing: whoever clones writes it to `.git/shallow` before fetching from the bundle.
+        """
+        with self.view() as view:
+            shallow = self._history_bytes() > FULL_HISTORY_BYTES
+            if shallow:
+                self._make_shallow(view)
+            bundle = view / "review.bundle"
+            self._run(
+                view,
+                "bundle",
+                "create",
+                "--quiet",
+                str(bundle),
+                "HEAD",
+                "refs/heads/review",
+                "--tags",
+                action="make a bundle",
+            )
+            if (view / "shallow").exists():
+                (view / "shallow").replace(view / "review.bundle.shallow")
+            yield bundle
+
+    @contextmanager
+    def view(self) -> Iterator[Path]:
+        """A git folder of ours that borrows the mirror's objects, with this commit as its only branch."""
+        with tempfile.TemporaryDirectory(prefix="view-", dir=self._mirror.parent) as folder:
+            view = Path(folder)
+            self._command.run("init", "--quiet", "--bare", "--", folder, action="make a view")
+            (view / "objects" / "info" / "alternates").write_text(f"{self._mirror / 'objects'}\n")
+            tags = self._git(
+                "for-each-ref",
+                f"--merged={self.commit}",
+                "--format=create %(refname) %(objectname)",
+                "refs/tags",
+                action="list tags",
+            )
+            refs = tags + f"create refs/heads/review {self.commit}\n".encode()
+            self._run(view, "update-ref", "--stdin", action="name the commit", stdin=refs)
+            self._run(view, "symbolic-ref", "HEAD", "refs/heads/review", action="name the commit")
+            yield view
+
+    def _make_shallow(self, view: Path) -> None:
+        """Cut the view's history behind the nearest tag."""
+        depth = SHALLOW_COMMITS
+        try:
+            tag = self._run(view, "describe", "--tags", "--abbrev=0", self.commit, action="find a tag").decode().strip()
+            behind = int(self._run(view, "rev-list", "--count", f"{tag}..{self.commit}", "--", action="count commits"))
+            depth = max(depth, min(behind + 2, DEEPEST_TAG))
+        except GitFailed:
+            pass  # no tag: any depth will do
+        boundary = self._run(
+            view, "rev-list", "--first-parent", f"--max-count={depth}", self.commit, action="list commits"
+        ).split()[-1]
+        kept = self._run(
+            view, "rev-list", "--parents", self.commit, f"^{boundary.decode()}", action="list commits"
+        ).splitlines()
+        inside = {line.split()[0] for line in kept} | {boundary}
+        cut = {line.split()[0] for line in kept if any(parent not in inside for parent in line.split()[1:])} | {
+            boundary
+        }
+        (view / "shallow").write_bytes(b"".join(oid + b"\n" for oid in sorted(cut)))
+        self._drop_tags_outside(view)
+
+    def _drop_tags_outside(self, view: Path) -> None:
+        inside = set(self._run(view, "rev-list", self.commit, action="list commits").split())
+        listing = self._run(
+            view, "for-each-ref", "--format=%(refname) %(objectname) %(*objectname)", "refs/tags", action="list tags"
+        )
+        gone = [line.split()[0] for line in listing.splitlines() if line.split()[-1] not in inside]
+        orders = b"".join(b"delete " + name + b"\n" for name in gone)
+        self._run(view, "update-ref", "--stdin", action="leave out old tags", stdin=orders)
+
+    def _history_bytes(self) -> int:
+        return bytes_below(self._mirror / "objects")
+
+    def _tree(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """Mode, size (0 for what is no file) and name of every entry."""
+        listing = self._git("ls-tree", "-r", "-l", "-z", "--full-tree", self.commit, action="list the files")
+        for entry in listing.split(b"\0"):
+            if entry:
+                about, name = entry.split(b"\t", 1)
+                mode, _, _, size = about.split()
+                yield mode, int(size) if size.isdigit() else 0, name
+
+    def _git(self, *arguments: str, action: str, output_bytes: int = 64 << 20) -> bytes:
+        return self._command.run(
+            *arguments, git_dir=self._mirror, action=action, timeout_s=self._rules.timeout_s, output_bytes=output_bytes
+        )
+
+    def _run(self, view: Path, *arguments: str, action: str, stdin: bytes = b"") -> bytes:
+        return self._command.run(*arguments, git_dir=view, action=action, stdin=stdin, timeout_s=self._rules.timeout_s)
+
+
+def bytes_below(folder: Path) -> int:
+    """Bytes of all files below a folder of a mirror; packs are few, so a look is cheap."""
+    total = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            try:
+                total += os.stat(os.path.join(parent, name), follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue  # renamed meanwhile
+    return total
+
+
+def readable(name: bytes) -> str:
+    """A file name as text; bytes that are no UTF-8 come out as escapes, because records must be valid text."""
+    return name.decode("utf-8", "backslashreplace")
