@@ -224,6 +224,14 @@ class Lifecycle(StrEnum):
     IGNORED = "ignored"
 
 
+class FindingState(StrEnum):
+    """Where a finding stands over all reviews of its repo."""
+
+    CLAIMED = "claimed"  # never yet proved
+    OPEN = "open"
+    FIXED = "fixed"  # proved; a later proof of the contrary opens it again
+
+
 class Finding(Record):
     """A filed finding of one review."""
 

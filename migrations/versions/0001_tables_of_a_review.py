@@ -135,6 +135,8 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=24), nullable=False),
         sa.Column("title", sa.Text(), nullable=False),
         sa.Column("severity", sa.String(length=24), nullable=False),
+        sa.Column("step", sa.Text(), nullable=False),
+        sa.Column("repo_ignores", sa.Text(), nullable=False),
         sa.Column("ignored_reason", sa.Text(), nullable=False),
         sa.Column("ignored_until", sa.DateTime(timezone=True), nullable=True),
         sa.ForeignKeyConstraint(["first_review_id"], ["reviews.id"], name=op.f("fk_findings_first_review_id")),

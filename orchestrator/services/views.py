@@ -9,13 +9,13 @@ from datetime import datetime
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from orchestrator.store.findings import FindingState as FindingState
 from orchestrator.store.repos import RepoKind as RepoKind
 from orchestrator.store.reviews import ReviewState as ReviewState
 from orchestrator.store.schedules import ScheduleKind as ScheduleKind
 from orchestrator.store.steps import StepState as StepState
 from review_agents.records import (
     Change,
+    FindingState,
     Kind,
     Lifecycle,
     Place,
@@ -270,9 +270,9 @@ class OpenFinding:
     first_review_id: UUID
     first_seen: datetime
     last_review_id: UUID
-    ignored_reason: str
+    ignored_reason: str  # the operator's
     ignored_until: datetime | None
-    ignored: bool  # the operator's ignore is in force now
+    ignored_by: str  # in force now: "", "operator: REASON" or "repo: REASON"
 
 
 @dataclass(frozen=True, slots=True)

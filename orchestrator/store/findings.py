@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +9,7 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
-from review_agents.records import Kind, Lifecycle, Severity, Source, VerificationState
-
-
-class FindingState(StrEnum):
-    CLAIMED = "claimed"  # never yet confirmed
-    OPEN = "open"
-    FIXED = "fixed"
+from review_agents.records import FindingState, Kind, Lifecycle, Severity, Source, VerificationState
 
 
 class FindingRow(Base):
@@ -40,6 +33,8 @@ class FindingRow(Base):
     state: Mapped[FindingState] = mapped_column(choice(FindingState))
     title: Mapped[str]  # as last seen; for display only, no part of the identity
     severity: Mapped[Severity] = mapped_column(choice(Severity))  # as last seen
+    step: Mapped[str] = mapped_column(Name)  # which saw it last, for example probe:readme
+    repo_ignores: Mapped[str] = mapped_column(default="")  # the repo's own reason to ignore it, as last seen
     # The operator's ignore. In force while there is a reason and `until` is empty or still to come.
     ignored_reason: Mapped[str] = mapped_column(default="")
     ignored_until: Mapped[datetime | None]

@@ -1,0 +1,63 @@
+"""What makes two claims the same finding, whatever line they are on and however they are worded."""
+
+import json
+import posixpath
+import re
+from hashlib import sha256
+
+from review_agents.records import Candidate, Kind, Place
+
+VERSION = "1"
+SHAPE_CHARS = 300
+CONSIDERED_CHARS = 4000  # bounds the work on hostile output
+
+
+def fingerprint(kind: Kind | str, rule: str, path: str, symbol: str, shape: str = "") -> str:
+    """16 hex digits over everything that identifies a finding. Line numbers and titles are no part of it."""
+    parts = [VERSION, str(kind), rule, clean_path(path), " ".join(symbol.split()), shape]
+    return sha256(json.dumps(parts).encode("ascii")).hexdigest()[:16]
+
+
+def fingerprint_of(candidate: Candidate, place: Place | None = None) -> str:
+    """The candidate's fingerprint at that place, by default its first."""
+    place = place or candidate.places[0]
+    return fingerprint(candidate.kind, candidate.rule, place.file, place.symbol, candidate.shape)
+
+
+def fingerprints_of(candidate: Candidate) -> frozenset[str]:
+    """Its fingerprints at all its places: one in common makes two candidates the same finding."""
+    return frozenset(fingerprint_of(candidate, place) for place in candidate.places)
+
+
+def clean_path(path: str) -> str:
+    """Relative to the repo's root with forward slashes, however the path was written."""
+    path = path.strip().replace("\\", "/")
+    for root in ("/job/repo/", "/base/repo/"):
+        path = path.removeprefix(root)
+    cleaned = posixpath.normpath(path) if path else ""
+    return "" if cleaned == "." else cleaned
+
+
+# What differs from run to run or machine to machine while the fault is the same. In this order:
+# a quote may hold a path, a path may hold an address, an address holds digits.
+VARIABLE = (
+    (re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]"), ""),  # terminal colours
+    (re.compile(r"(?<!\w)(['\"`])(?:(?!\1)[^\n])*\1(?!\w)"), "'…'"),
+    (re.compile(r"[‘“«][^’”»\n]*[’”»]"), "'…'"),
+    (re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s'\"<>]+"), "URL"),
+    (re.compile(r"(?:\b[A-Za-z]:(?=\\)|~|\.{1,2}(?=/))?(?:[\w.+@-]*[/\\])+[\w.+@-]*"), "PATH"),
+    (re.compile(r"\b0[xX][0-9a-fA-F]+\b"), "ADDRESS"),
+    (re.compile(r"\b[0-9a-fA-F]{8}(?:-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}\b"), "ID"),
+    (re.compile(r"\b(?=[a-f]*[0-9])[0-9a-f]{12,}\b"), "ID"),  # object ids and digests
+    (re.compile(r"[-+]?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?"), "N"),
+    (re.compile(r"(?:N|ID)(?:\s*,\s*(?:N|ID))+"), "N"),  # lists of numbers of any length
+)
+
+
+def shape(exception: str, message: str = "") -> str:
+    """Exception type and message with numbers, paths, quotes and addresses replaced, white space folded."""
+    text = f"{exception.strip()}: {message.strip()}" if message.strip() else exception.strip()
+    text = text[:CONSIDERED_CHARS]
+    for pattern, instead in VARIABLE:
+        text = pattern.sub(instead, text)
+    return " ".join(text.split())[:SHAPE_CHARS].rstrip()
