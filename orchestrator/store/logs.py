@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, UniqueConstraint, delete, select
+from sqlalchemy import ForeignKey, Index, LargeBinary, UniqueConstraint, delete, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import Base, Counter
@@ -105,3 +105,16 @@ def cut(text: str) -> str:
     head = raw[:HALF_BYTES].decode("utf-8", "ignore")
     tail = raw[-HALF_BYTES:].decode("utf-8", "ignore")
     return f"{head}\n[... {len(raw) - 2 * HALF_BYTES} bytes not kept ...]\n{tail}"
+
+
+def append(db: Session, review_id: UUID, step_id: UUID, attempt: int, seq: int, at: datetime, text: str) -> None:
+    """One chunk. Belongs into a transaction that began with claims.hold."""
+    db.add(LogChunk(review_id=review_id, step_id=step_id, attempt=attempt, seq=seq, at=at, text=text))
+
+
+def take_out(db: Session, step_id: UUID, attempt: int, first: int, last: int, text: str) -> None:
+    """Let the chunk `first` say what was in it and those up to `last`, which go."""
+    chunks = (LogChunk.step_id == step_id, LogChunk.attempt == attempt)
+    quiet = {"synchronize_session": False}
+    db.execute(delete(LogChunk).where(*chunks, LogChunk.seq > first, LogChunk.seq <= last), execution_options=quiet)
+    db.execute(update(LogChunk).where(*chunks, LogChunk.seq == first).values(text=text), execution_options=quiet)

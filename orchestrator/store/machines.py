@@ -1,10 +1,12 @@
 """Worker machines, as they last reported."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy import select
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Name
 
@@ -19,3 +21,17 @@ class Machine(Base):
     sandbox: Mapped[Any | None] = mapped_column(AnyJson)  # sandbox.contract.Description
     version: Mapped[str] = mapped_column(default="")
     current_review: Mapped[UUID | None]  # no foreign key: it is a report, and may be stale
+
+
+def report(db: Session, machine: str, now: datetime, **what: Any) -> None:
+    """This machine lives, and `what` (columns) is new about it."""
+    row = db.get(Machine, machine) or Machine(id=machine)
+    row.heartbeat = now
+    for name, value in what.items():
+        setattr(row, name, value)
+    db.add(row)
+
+
+def heard_of_since(db: Session, when: datetime) -> Sequence[Machine]:
+    """Machines with a worker that reported since then."""
+    return db.scalars(select(Machine).where(Machine.heartbeat >= when, Machine.worker_pid.is_not(None))).all()

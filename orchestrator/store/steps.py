@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, UniqueConstraint, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import ForeignKey, UniqueConstraint, select, update
+from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
 
 from orchestrator.store.base import AnyJson, Base, Counter, Key, Name, choice
 
@@ -61,3 +61,65 @@ def of_review(db: Session, review_id: UUID) -> Sequence[Step]:
 
 def get(db: Session, step_id: UUID) -> Step | None:
     return db.get(Step, step_id)
+
+
+def named(db: Session, review_id: UUID, name: str) -> Step | None:
+    """The step with its result."""
+    return db.scalar(select(Step).where(Step.review_id == review_id, Step.name == name).options(undefer(Step.result)))
+
+
+# The runner's side: each call belongs into a transaction that began with claims.hold -----------
+
+
+def plan(db: Session, review_id: UUID, names: Sequence[tuple[str, int]]) -> None:
+    """Add pending steps (name, position) that are not there yet."""
+    there = set(db.scalars(select(Step.name).where(Step.review_id == review_id)))
+    db.add_all(Step(review_id=review_id, name=name, position=position) for name, position in names if name not in there)
+    db.flush()
+
+
+def start(db: Session, review_id: UUID, name: str, now: datetime) -> Step:
+    """The step runs from now on, as its next attempt. It must have been planned."""
+    step = db.scalars(select(Step).where(Step.review_id == review_id, Step.name == name)).one()
+    step.state = StepState.RUNNING
+    step.attempt += 1
+    step.started_at = now
+    step.ended_at = None
+    step.summary = step.reason = step.box = ""
+    step.result = None
+    db.flush()
+    return step
+
+
+def name_box(db: Session, step_id: UUID, box: str) -> None:
+    """Write down what is about to be started, so that a successor can find it."""
+    db.execute(update(Step).where(Step.id == step_id).values(box=box).execution_options(synchronize_session=False))
+
+
+def end(
+    db: Session,
+    step_id: UUID,
+    now: datetime,
+    *,
+    state: StepState,
+    summary: str = "",
+    reason: str = "",
+    result: Any = None,
+) -> None:
+    db.execute(
+        update(Step)
+        .where(Step.id == step_id)
+        .values(state=state, ended_at=now, summary=summary, reason=reason, result=result)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def skip_unfinished(db: Session, review_id: UUID, now: datetime, reason: str) -> None:
+    """No step of an ended review may look as if it were still to come."""
+    for was, becomes in ((StepState.RUNNING, StepState.FAILED), (StepState.PENDING, StepState.SKIPPED)):
+        db.execute(
+            update(Step)
+            .where(Step.review_id == review_id, Step.state == was)
+            .values(state=becomes, reason=reason, ended_at=now)
+            .execution_options(synchronize_session=False)
+        )
