@@ -29,12 +29,28 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-CHUNK = 64
-"""Rows of one prefill tile. Prefill that is to be equal to the bit starts at absolute multiples of this."""
+from inference_node.kernels.plain.gated_delta import CHUNK
+from inference_node.models.errors import NodeError
 
-
-class NodeError(Exception):
-    """What a caller can be told: the thing, what was found, what was expected, what to do."""
+__all__ = [
+    "CHUNK",
+    "Checkpoint",
+    "Constraint",
+    "ContextFull",
+    "Cut",
+    "Cycle",
+    "CycleResult",
+    "MisuseOfTarget",
+    "NodeError",
+    "OutOfMemory",
+    "Prefilled",
+    "Progress",
+    "Sampling",
+    "Target",
+    "TargetFacts",
+    "Timings",
+    "TokenLogprobs",
+]
 
 
 class ContextFull(NodeError):

@@ -1,0 +1,1 @@
+"""What a sequence leaves behind: attention keys and values in pages, recurrent states, and ways back for both."""
