@@ -350,7 +350,7 @@ def distinct(claims: Sequence[Claim]) -> list[Claim]:
     for number, claim in enumerate(ordered):
         candidate = claim.candidate
         keys: list[object] = [*sorted(fingerprints_of(candidate)), *root_cause(candidate)]
-        places: list[object] = sorted(places_of(candidate))
+        places: list[object] = [*sorted(places_of(candidate))]
         same = [first_with[key] for key in keys if key in first_with]
         if not same and candidate.source is Source.AGENT:
             same = [first_with[key] for key in places if key in first_with][:1]

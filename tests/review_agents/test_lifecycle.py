@@ -1,0 +1,446 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from review_agents.identity import fingerprint_of, fingerprints_of
+from review_agents.lifecycle import Claim, Filed, Known, Look, Recheck, merge, to_recheck
+from review_agents.records import (
+    Candidate,
+    Environment,
+    FindingState,
+    Kind,
+    Lifecycle,
+    Place,
+    Ran,
+    Reproduction,
+    Severity,
+    Source,
+    Symptom,
+    Verification,
+    VerificationState,
+)
+
+FILES = ("README.md", "a.py", "b.py")
+CONFIRMED, FLAKY = VerificationState.CONFIRMED, VerificationState.FLAKY
+NOT_REPRODUCED, UNVERIFIED = VerificationState.NOT_REPRODUCED, VerificationState.UNVERIFIED
+LOOKED = (Look(step="probe:readme"),)
+
+
+def reproduction(command: str, environment: Environment = Environment.PLAIN) -> Reproduction:
+    return Reproduction(
+        command=command, expected="e", observed="o", environment=environment, symptom=Symptom(nonzero=True)
+    )
+
+
+def candidate(**changed: Any) -> Candidate:
+    given: dict[str, Any] = {
+        "kind": Kind.DOCUMENTATION,
+        "rule": "readme.output-differs",
+        "title": "t",
+        "description": "d",
+        "severity": Severity.MEDIUM,
+        "places": (Place(file="README.md", symbol="Usage", quote="q"),),
+        **changed,
+    }
+    if "reproduction" not in given:
+        given["reproduction"] = reproduction("run " + repr((given["rule"], given.get("shape"), given["places"])))
+    return Candidate(**given)
+
+
+def claim(state: VerificationState = CONFIRMED, step: str = "probe:readme", **changed: Any) -> Claim:
+    return Claim(candidate=candidate(**changed), verification=verified(state), step=step)
+
+
+def verified(state: VerificationState, *, exit: int | None = 0, **changed: Any) -> Verification:
+    runs = () if state is UNVERIFIED else (Ran(exit=exit, **changed),) * 2
+    return Verification(state=state, reason="", runs=runs)
+
+
+def known(
+    id: str = "old", state: FindingState = FindingState.OPEN, commit: str = "c1", ignored: str = "", **changed: Any
+) -> Known:
+    step = changed.pop("step", "probe:readme")
+    one = candidate(**changed)
+    return Known(
+        id=id, fingerprint=fingerprint_of(one), state=state, candidate=one, step=step, commit=commit, ignored=ignored
+    )
+
+
+def merged(claims: Sequence[Claim] = (), earlier: Sequence[Known] = (), **changed: Any) -> tuple[Filed, ...]:
+    given: dict[str, Any] = {
+        "rechecks": {},
+        "looks": LOOKED,
+        "commit": "c2",
+        "files": FILES,
+        "reviewed_before": False,
+        **changed,
+    }
+    return merge(claims, earlier, **given)
+
+
+def only(filed: tuple[Filed, ...]) -> Filed:
+    assert len(filed) == 1, filed
+    return filed[0]
+
+
+# New, persisting, regressed ----------------------------------------------------------------
+
+
+def test_a_confirmed_fault_that_nobody_knew_is_new_and_open() -> None:
+    filed = only(merged([claim()]))
+    assert (filed.finding_id, filed.lifecycle, filed.state) == (None, Lifecycle.NEW, FindingState.OPEN)
+    assert filed.fingerprint == fingerprint_of(candidate()) and not filed.seen_late
+
+
+def test_a_fault_that_was_open_persists_whatever_its_line_title_and_quote() -> None:
+    moved = claim(title="other words", places=(Place(file="README.md", symbol="Usage", line=99, quote="new"),))
+    filed = only(merged([moved], [known()]))
+    assert (filed.finding_id, filed.lifecycle) == ("old", Lifecycle.PERSISTING)
+    assert filed.candidate.title == "other words"
+
+
+def test_a_confirmed_fault_that_was_fixed_has_regressed_and_is_open_again() -> None:
+    filed = only(merged([claim()], [known(state=FindingState.FIXED)]))
+    assert (filed.lifecycle, filed.state) == (Lifecycle.REGRESSED, FindingState.OPEN)
+
+
+@pytest.mark.parametrize("state", [NOT_REPRODUCED, UNVERIFIED])
+def test_a_claim_without_proof_is_filed_as_that_and_never_opens_or_reopens(state: VerificationState) -> None:
+    assert only(merged([claim(state)])).state is FindingState.CLAIMED
+    assert only(merged([claim(state)], [known(state=FindingState.FIXED)])).state is FindingState.FIXED
+    assert only(merged([claim(state)], [known()])).state is FindingState.OPEN
+
+
+def test_a_claim_that_is_proved_later_is_new_then() -> None:
+    filed = only(merged([claim()], [known(state=FindingState.CLAIMED)]))
+    assert (filed.finding_id, filed.lifecycle, filed.state) == ("old", Lifecycle.NEW, FindingState.OPEN)
+
+
+def test_a_confirmed_fault_first_seen_on_a_commit_reviewed_before_is_new_but_seen_late() -> None:
+    assert only(merged([claim()], reviewed_before=True)).seen_late
+    assert not only(merged([claim()], [known()], reviewed_before=True)).seen_late
+    assert not only(merged([claim(NOT_REPRODUCED)], reviewed_before=True)).seen_late
+
+
+# Same or not -------------------------------------------------------------------------------
+
+
+def test_one_fault_in_many_places_is_one_finding() -> None:
+    twice = [
+        claim(places=(Place(file="README.md", symbol="Usage", line=3),)),
+        claim(places=(Place(file="README.md", symbol="Usage", line=30),)),
+    ]
+    assert [place.line for place in only(merged(twice)).candidate.places] == [3, 30]
+
+
+def test_the_same_failing_command_in_two_files_is_one_finding() -> None:
+    same = reproduction("tool --nope")
+    filed = only(
+        merged(
+            [
+                claim(places=(Place(file="README.md", symbol="Usage"),), reproduction=same),
+                claim(places=(Place(file="docs/index.md", symbol="Start"),), reproduction=same),
+            ]
+        )
+    )
+    assert {place.file for place in filed.candidate.places} == {"README.md", "docs/index.md"}
+
+
+def test_a_fault_known_from_two_places_is_the_same_when_one_is_left() -> None:
+    both = known(places=(Place(file="README.md", symbol="Usage"), Place(file="docs/index.md", symbol="Start")))
+    left = claim(places=(Place(file="docs/index.md", symbol="Start"),))
+    assert only(merged([left], [both])).finding_id == "old"
+
+
+def test_without_an_exact_match_the_same_kind_path_and_symbol_is_the_same_finding_with_another_place() -> None:
+    earlier = known(shape="ValueError: N", places=(Place(file="a.py", symbol="parse"),))
+    now = claim(shape="TypeError: N", places=(Place(file="a.py", symbol="parse"),))
+    assert only(merged([now], [earlier])).finding_id == "old"
+
+
+def test_two_rules_of_probes_at_one_place_are_two_findings() -> None:
+    two = [claim(rule="readme.output-differs"), claim(rule="readme.unknown-option")]
+    assert len(merged(two)) == 2
+    filed = merged(two, [known(rule="readme.unknown-option")])
+    assert {one.candidate.rule: one.finding_id for one in filed} == {
+        "readme.output-differs": None,
+        "readme.unknown-option": "old",
+    }
+    other = merged([claim(rule="readme.output-differs")], [known(rule="readme.unknown-option")])
+    assert only(other).finding_id is None
+
+
+def test_two_faults_with_different_shapes_in_one_function_stay_two() -> None:
+    place = (Place(file="a.py", symbol="parse"),)
+    two = [claim(shape="ValueError", places=place), claim(shape="TypeError", places=place)]
+    assert len(merged(two)) == 2
+    filed = merged(two, [known(shape="KeyError", places=place)])
+    assert sorted(str(one.finding_id) for one in filed) == ["None", "old"]
+
+
+def test_what_an_agent_says_about_a_place_with_a_known_fault_of_that_kind_is_that_fault() -> None:
+    agent = claim(source=Source.AGENT, rule="wrong_example", step="focus:docs")
+    assert only(merged([agent], [known()])).finding_id == "old"
+    filed = only(merged([agent, claim()]))
+    assert filed.candidate.source is Source.PROBE
+
+
+def test_places_without_a_symbol_are_the_same_only_by_fingerprint() -> None:
+    place = (Place(file="pyproject.toml"),)
+    earlier = known(kind=Kind.PACKAGING, rule="wheel.undeclared-dependency", shape="requests", places=place)
+    now = claim(kind=Kind.PACKAGING, rule="wheel.undeclared-dependency", shape="numpy", places=place)
+    assert only(merged([now], [earlier])).finding_id is None
+
+
+def test_a_fault_in_a_renamed_file_is_the_same_finding() -> None:
+    earlier = known(places=(Place(file="old.md", symbol="Usage"),), shape="x")
+    now = claim(places=(Place(file="README.md", symbol="Usage"),), shape="x")
+    assert only(merged([now], [earlier])).finding_id == "old"
+    still_there = merged([now], [earlier], files=(*FILES, "old.md"))
+    assert only(still_there).finding_id is None
+
+
+def test_the_best_proof_speaks_for_a_finding() -> None:
+    filed = only(merged([claim(NOT_REPRODUCED, title="bad"), claim(CONFIRMED, title="good")]))
+    assert (filed.candidate.title, filed.verification.state) == ("good", CONFIRMED)
+
+
+def test_open_findings_are_taken_before_fixed_ones() -> None:
+    place = (Place(file="a.py", symbol="parse"),)
+    earlier = [
+        known("fixed", FindingState.FIXED, shape="A", places=place),
+        known("open", FindingState.OPEN, shape="B", places=place),
+    ]
+    assert only(merged([claim(shape="C", places=place)], earlier)).finding_id == "open"
+
+
+# Fixed needs proof -------------------------------------------------------------------------
+
+
+def test_absence_alone_marks_nothing() -> None:
+    assert merged([], [known()]) == ()
+
+
+def test_only_open_findings_with_a_reproduction_that_nobody_repeats_are_run_again() -> None:
+    earlier = [
+        known("open", shape="a"),
+        known("repeated", shape="b"),
+        known("fixed", FindingState.FIXED, shape="c"),
+        known("claimed", FindingState.CLAIMED, shape="d"),
+        known("opinion", shape="e", reproduction=None, opinion=True),
+    ]
+    assert [one.id for one in to_recheck([claim(shape="b")], earlier, files=FILES)] == ["open"]
+
+
+def test_a_reproduction_that_no_longer_shows_the_fault_on_another_commit_proves_it_fixed() -> None:
+    filed = only(merged([], [known()], rechecks={"old": Recheck(verification=verified(NOT_REPRODUCED))}))
+    assert (filed.finding_id, filed.lifecycle, filed.state) == ("old", Lifecycle.FIXED, FindingState.FIXED)
+
+
+def test_on_the_commit_that_showed_it_a_fault_that_does_not_show_stays_open() -> None:
+    filed = only(merged([], [known()], commit="c1", rechecks={"old": Recheck(verification=verified(NOT_REPRODUCED))}))
+    assert (filed.lifecycle, filed.state) == (Lifecycle.PERSISTING, FindingState.OPEN)
+    assert filed.verification.state is NOT_REPRODUCED
+
+
+@pytest.mark.parametrize(
+    "ended", [{"timed_out": True}, {"oom": True}, {"exit": 127}, {"exit": 126}], ids=lambda ended: next(iter(ended))
+)
+def test_a_re_run_that_did_not_really_run_marks_nothing(ended: dict[str, Any]) -> None:
+    assert merged([], [known()], rechecks={"old": Recheck(verification=verified(NOT_REPRODUCED, **ended))}) == ()
+
+
+def test_a_re_run_in_an_environment_that_could_not_be_made_marks_nothing() -> None:
+    recheck = {"old": Recheck(verification=verified(NOT_REPRODUCED))}
+    assert merged([], [known()], rechecks=recheck, environments=[Environment.NONE]) == ()
+
+
+def test_a_dead_verifier_marks_nothing() -> None:
+    assert merged([], [known()], rechecks={"old": Recheck(verification=verified(UNVERIFIED))}) == ()
+
+
+def test_a_fault_that_only_the_re_run_still_shows_persists() -> None:
+    filed = only(merged([], [known()], rechecks={"old": Recheck(verification=verified(CONFIRMED))}))
+    assert (filed.lifecycle, filed.verification.state) == (Lifecycle.PERSISTING, CONFIRMED)
+
+
+def test_a_documented_claim_that_was_taken_out_of_the_text_is_fixed_once_the_same_step_looked_again() -> None:
+    recheck = {"old": Recheck(verification=verified(CONFIRMED), quotes_gone=True)}
+    filed = only(merged([], [known()], rechecks=recheck))
+    assert (filed.lifecycle, filed.state) == (Lifecycle.FIXED, FindingState.FIXED)
+    assert filed.verification.reason == "the quoted text is no longer in README.md"
+
+
+@pytest.mark.parametrize(
+    "looks", [(), (Look(step="probe:other"),), (Look(step="probe:readme", files=frozenset({"x"})),)]
+)
+def test_a_text_that_is_gone_proves_nothing_unless_the_same_step_completed_and_looked_there(looks: Any) -> None:
+    recheck = {"old": Recheck(verification=verified(CONFIRMED), quotes_gone=True)}
+    assert merged([], [known()], rechecks=recheck, looks=looks) == ()
+
+
+def test_a_bug_whose_code_was_reworded_persists_while_its_reproduction_shows_it() -> None:
+    bug = known(kind=Kind.CORRECTNESS, source=Source.AGENT, rule="wrong_result", step="focus:logic")
+    recheck = {"old": Recheck(verification=verified(CONFIRMED), quotes_gone=True)}
+    filed = only(merged([], [bug], rechecks=recheck, looks=[Look(step="focus:logic")]))
+    assert filed.lifecycle is Lifecycle.PERSISTING
+
+
+# Ignores -----------------------------------------------------------------------------------
+
+
+def test_what_the_operator_ignores_is_listed_as_ignored_while_that_lasts() -> None:
+    filed = only(merged([claim()], [known(ignored="known, planned for 2.0")]))
+    assert (filed.lifecycle, filed.ignored_by) == (Lifecycle.IGNORED, "operator: known, planned for 2.0")
+    assert only(merged([claim()], [known()])).lifecycle is Lifecycle.PERSISTING
+
+
+def test_an_ignored_finding_that_was_proved_fixed_is_fixed() -> None:
+    recheck = {"old": Recheck(verification=verified(NOT_REPRODUCED))}
+    assert only(merged([], [known(ignored="r")], rechecks=recheck)).lifecycle is Lifecycle.FIXED
+
+
+@pytest.mark.parametrize(
+    "ignore",
+    [
+        {"rule": "readme.output-differs"},
+        {"kind": "documentation", "path": "README*"},
+        {"path": "*.md", "reason": "generated"},
+    ],
+)
+def test_a_repos_own_ignores_are_listed_as_such(ignore: dict[str, str]) -> None:
+    filed = only(merged([claim()], repo_ignores=[ignore]))
+    assert filed.lifecycle is Lifecycle.IGNORED
+    assert filed.ignored_by == f"repo: {ignore.get('reason', 'no reason given')}"
+    assert filed.state is FindingState.OPEN
+
+
+@pytest.mark.parametrize(
+    "ignore", [{}, {"reason": "everything"}, {"rule": "other"}, {"kind": "security"}, {"path": "x"}]
+)
+def test_an_ignore_that_does_not_fit_or_names_nothing_ignores_nothing(ignore: dict[str, str]) -> None:
+    assert only(merged([claim()], repo_ignores=[ignore])).lifecycle is Lifecycle.NEW
+
+
+@pytest.mark.parametrize("changed", [{"kind": Kind.SECURITY}, {"rule": "reviewer-text.instruction"}])
+def test_a_repo_cannot_ignore_security_or_text_that_addresses_reviewers(changed: dict[str, Any]) -> None:
+    assert only(merged([claim(**changed)], repo_ignores=[{"path": "*"}])).lifecycle is Lifecycle.NEW
+
+
+def test_a_repos_ignore_fits_only_where_all_places_fit() -> None:
+    places = (Place(file="README.md", symbol="Usage"), Place(file="a.py", symbol="f"))
+    assert only(merged([claim(places=places)], repo_ignores=[{"path": "*.md"}])).lifecycle is Lifecycle.NEW
+
+
+# What holds for all ------------------------------------------------------------------------
+
+places = st.builds(Place, file=st.sampled_from(FILES), symbol=st.sampled_from(["", "f", "g"]), line=st.integers(1, 9))
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> Candidate:
+    return candidate(
+        kind=draw(st.sampled_from([Kind.DOCUMENTATION, Kind.CORRECTNESS, Kind.SECURITY])),
+        rule=draw(st.sampled_from(["r.one", "r.two"])),
+        severity=draw(st.sampled_from(list(Severity))),
+        places=tuple(draw(st.lists(places, min_size=1, max_size=3))),
+        shape=draw(st.sampled_from(["", "ValueError: N", "KeyError: '…'"])),
+        source=draw(st.sampled_from(list(Source))),
+        reproduction=draw(st.sampled_from([None, reproduction("x"), reproduction("y")])),
+    )
+
+
+claims = st.lists(
+    st.builds(
+        lambda one, state: Claim(candidate=one, verification=verified(state), step="probe:readme"),
+        candidates(),
+        st.sampled_from(list(VerificationState)),
+    ),
+    max_size=8,
+)
+
+
+def remembered(filed: Sequence[Filed], commit: str) -> list[Known]:
+    """What the next review would load, had this one been the first."""
+    return [
+        Known(
+            id=one.finding_id or f"id-{one.fingerprint}",
+            fingerprint=one.fingerprint,
+            state=one.state,
+            candidate=one.candidate,
+            step=one.step,
+            commit=commit,
+        )
+        for one in filed
+    ]
+
+
+@given(claims)
+def test_a_second_review_of_the_same_commit_says_nothing_new(found: list[Claim]) -> None:
+    first = merged(found, commit="c1")
+    second = merged(found, remembered(first, "c1"), commit="c1", reviewed_before=True)
+    assert {one.finding_id for one in second} == {f"id-{one.fingerprint}" for one in first}
+    assert {one.lifecycle for one in second} <= {Lifecycle.PERSISTING}
+
+
+@given(claims)
+def test_no_two_findings_of_a_repo_ever_share_a_fingerprint(found: list[Claim]) -> None:
+    first = merged(found)
+    assert len({one.fingerprint for one in first}) == len(first)
+
+
+@given(claims, claims, st.randoms())
+def test_fingerprints_stay_unique_over_two_reviews_in_any_order(
+    first: list[Claim], second: list[Claim], random: Any
+) -> None:
+    earlier = remembered(merged(first, commit="c1"), "c1")
+    filed = merged(second, earlier)
+    taken = [one.id for one in earlier] + [str(one.finding_id) for one in filed if one.finding_id]
+    new = [one.fingerprint for one in filed if one.finding_id is None]
+    assert len(set(new)) == len(new)
+    assert not set(new) & {one.fingerprint for one in earlier}
+    matched = [one.finding_id for one in filed if one.finding_id]
+    assert len(set(matched)) == len(matched) and set(matched) <= set(taken)
+
+    random.shuffle(second)
+    random.shuffle(earlier)
+    assert merged(second, earlier) == filed
+
+
+@given(claims)
+def test_every_place_and_every_claim_is_in_some_finding(found: list[Claim]) -> None:
+    filed = merged(found)
+    for one in found:
+        wanted = {(place.file, place.symbol, place.line) for place in one.candidate.places}
+        assert any(wanted <= {(p.file, p.symbol, p.line) for p in kept.candidate.places} for kept in filed)
+
+
+@given(claims)
+def test_nothing_is_ever_fixed_without_a_re_run(found: list[Claim]) -> None:
+    earlier = remembered(merged(found, commit="c1"), "c1")
+    assert merged([], earlier) == ()
+
+
+@given(claims, claims)
+def test_every_open_finding_is_repeated_asked_for_again_or_cannot_be_run(
+    first: list[Claim], second: list[Claim]
+) -> None:
+    earlier = remembered(merged(first, commit="c1"), "c1")
+    repeated = {one.finding_id for one in merged(second, earlier)}
+    asked = {one.id for one in to_recheck(second, earlier, files=FILES)}
+    assert not repeated & asked
+    for one in earlier:
+        if one.state is FindingState.OPEN and one.candidate.reproduction:
+            assert one.id in repeated | asked
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 3))
+def test_five_hundred_findings_are_merged_in_a_blink(seed: int) -> None:
+    many = [claim(places=(Place(file=f"f{number}.py", symbol="f"),)) for number in range(500)]
+    earlier = remembered(merged(many), "c1")
+    assert len(merged(many, earlier)) == 500
+    assert all(fingerprints_of(one.candidate) for one in earlier)
