@@ -1,0 +1,18 @@
+"""What routes ask for by type."""
+
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+
+from orchestrator.services.workshop import Workshop
+
+
+def workshop(request: Request) -> Workshop:
+    shop: Workshop = request.app.state.shop
+    return shop
+
+
+Shop = Annotated[Workshop, Depends(workshop)]
+# An upper bound, because an offset beyond 64 bits is an error in the database.
+PageNumber = Annotated[int, Query(alias="page", ge=1, le=1_000_000, description="counted from 1")]
+PerPage = Annotated[int, Query(ge=1, le=200)]

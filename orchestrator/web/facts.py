@@ -1,0 +1,163 @@
+"""What probes put into their facts, made fit for a page.
+
+Facts come out of a reviewed repo by way of a probe, so every shape is checked before it is shown: a
+page must come up whatever is in there. What has a known shape gets a table; everything has `lines`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.services.views import Evidence
+
+LONGEST = 400
+MOST = 60
+
+
+def lines(facts: Any) -> list[tuple[str, str]]:
+    """Names in words with values as short texts; empty ones are left out."""
+    if not isinstance(facts, Mapping):
+        return []
+    found = [(str(name).replace("_", " "), in_short(value)) for name, value in facts.items()]
+    return [(name, value) for name, value in found if value][:MOST]
+
+
+def in_short(value: Any) -> str:
+    if value is None or value == "" or value == [] or value == {}:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, list | tuple) and all(isinstance(one, str | int | float) for one in value):
+        text = ", ".join(str(one) for one in value)
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text)} characters)"
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts; anything else is none."""
+    return [str(one) for one in value] if isinstance(value, list | tuple) else []
+
+
+def number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def mappings(value: Any) -> Iterable[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list | tuple) else []
+
+
+# Tables that have a known shape -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    title: str
+    command: str
+    counts: list[tuple[str, int]]
+    failures: list[tuple[str, str]]
+    slowest: list[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    where: str
+    code: str
+    state: str  # a mark of static/app.css
+    word: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    function: str
+    where: str
+    seconds: float | None
+    share: float  # of all own time, 0 to 1
+
+
+COUNTS = ("passed", "failed", "errors", "skipped", "xfailed", "xpassed", "flaky")
+
+
+def suites(evidence: Iterable[Evidence]) -> list[Suite]:
+    """Test runs: facts with `passed` or `failed`, of the probe itself or one a suite under `suites`."""
+    found = []
+    for one in evidence:
+        for facts in [one.facts, *mappings(one.facts.get("suites"))]:
+            counts = [(word, int(count)) for word in COUNTS if (count := number(facts.get(word))) is not None]
+            if counts:
+                title = first_text(facts, "name", "title", "runner", "framework") or one.probe
+                failures = [
+                    (first_text(failure, "test", "name", "id"), first_text(failure, "message", "reason", "said"))
+                    for failure in mappings(facts.get("failures"))
+                ]
+                slowest = [
+                    (first_text(test, "test", "name", "id"), number(test.get("seconds")) or 0.0)
+                    for test in mappings(facts.get("slowest"))
+                ]
+                shown = [(word, count) for word, count in counts if count or word in ("passed", "failed")]
+                found.append(Suite(title, first_text(facts, "command"), shown, failures[:MOST], slowest[:10]))
+    return found
+
+
+EXAMPLE_MARKS = {
+    "passed": "passed",
+    "same": "passed",
+    "ok": "passed",
+    "differs": "failed",
+    "failed": "failed",
+    "error": "failed",
+    "not_run": "could_not_run",
+    "could_not_run": "could_not_run",
+}
+
+
+def examples(evidence: Iterable[Evidence]) -> list[Example]:
+    """Examples of README and docs that were run, the failing ones first."""
+    found = []
+    for one in evidence:
+        for facts in mappings(one.facts.get("examples")):
+            state = first_text(facts, "state", "outcome", "result").replace(" ", "_")
+            line = facts.get("line")
+            found.append(
+                Example(
+                    where=first_text(facts, "file", "where", "path") + (f":{line}" if isinstance(line, int) else ""),
+                    code=in_short(facts.get("code") or facts.get("command")),
+                    state=EXAMPLE_MARKS.get(state, "not_applicable"),
+                    word=state.replace("_", " ") or "not run",
+                    said=in_short(facts.get("said") or facts.get("reason") or facts.get("message")),
+                )
+            )
+    return sorted(found, key=lambda example: example.state != "failed")[:200]
+
+
+def hottest(evidence: Iterable[Evidence]) -> list[Hot]:
+    found = []
+    for one in evidence:
+        rows = mappings(one.facts.get("hottest"))
+        whole = sum(number(row.get("seconds")) or 0.0 for row in rows)
+        for row in rows:
+            seconds = number(row.get("seconds"))
+            share = number(row.get("share"))
+            if share is None:
+                share = seconds / whole if seconds and whole else 0.0
+            line = row.get("line")
+            found.append(
+                Hot(
+                    function=first_text(row, "function", "name"),
+                    where=first_text(row, "file", "where", "path") + (f":{line}" if isinstance(line, int) else ""),
+                    seconds=seconds,
+                    share=min(1.0, max(0.0, share)),
+                )
+            )
+    return found[:20]
+
+
+def first_text(facts: Mapping[str, Any], *names: str) -> str:
+    """The first of these facts that is a text, shortened."""
+    return next((in_short(facts[name]) for name in names if isinstance(facts.get(name), str)), "")

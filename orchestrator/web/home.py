@@ -1,0 +1,109 @@
+"""The first page: the form that starts a review, what runs now, what comes tonight."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from orchestrator.services import reviews, schedules, submitting
+from orchestrator.services.errors import BadInput
+from orchestrator.web import forms
+from orchestrator.web.deps import Shop
+from orchestrator.web.render import THEME_COOKIE, THEMES, page
+
+router = APIRouter()
+EMPTY_FORM: Mapping[str, Any] = {
+    "target": "",
+    "ref": "",
+    "focuses": "",
+    "budget_minutes": "",
+    "budget_tokens": "",
+    "agents": True,
+    "force": False,
+}
+YEAR_S = 365 * 24 * 3600
+Text = Annotated[str, Form()]
+
+
+@router.get("/")
+def home(request: Request, shop: Shop) -> HTMLResponse:
+    return home_page(request, shop, EMPTY_FORM)
+
+
+@router.post("/reviews")
+def submit(
+    request: Request,
+    shop: Shop,
+    target: Text = "",
+    ref: Text = "",
+    focuses: Text = "",
+    budget_minutes: Text = "",
+    budget_tokens: Text = "",
+    agents: Text = "",
+    force: Text = "",
+) -> Response:
+    """Ask for a review; a wrong field brings the form back with what was typed."""
+    try:
+        review_id = submitting.submit(
+            shop,
+            submitting.Submission(
+                target=target.strip(),
+                ref=ref.strip(),
+                focuses=forms.names(focuses),
+                budget_minutes=forms.whole_number("budget_minutes", budget_minutes),
+                budget_tokens=forms.whole_number("budget_tokens", budget_tokens),
+                agents=bool(agents),
+                force=bool(force),
+            ),
+        )
+    except BadInput as error:
+        form = {
+            "target": target,
+            "ref": ref,
+            "focuses": focuses,
+            "budget_minutes": budget_minutes,
+            "budget_tokens": budget_tokens,
+            "agents": bool(agents),
+            "force": bool(force),
+        }
+        return home_page(request, shop, form, forms.by_field(error))
+    return RedirectResponse(f"/reviews/{review_id}", status_code=303)
+
+
+@router.get("/now")
+def now(request: Request, shop: Shop) -> HTMLResponse:
+    """What runs and waits, for the home page to ask again."""
+    return page(request, "_now.html", tonight=schedules.tonight(shop))
+
+
+@router.post("/theme")
+def choose_theme(request: Request, theme: Text = "auto", back: Text = "/") -> RedirectResponse:
+    """Colours without JavaScript. Only a path of ours is gone back to, never another site."""
+    ours = back.startswith("/") and not back.startswith(("//", "/\\")) and back.isprintable() and back.isascii()
+    answer = RedirectResponse(back if ours else "/", status_code=303)
+    if theme in THEMES:
+        # Not HttpOnly: static/app.js sets the same cookie to save the reload.
+        secure = request.url.scheme == "https"
+        answer.set_cookie(THEME_COOKIE, theme, max_age=YEAR_S, samesite="lax", secure=secure, path="/")
+    return answer
+
+
+def home_page(
+    request: Request, shop: Shop, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
+) -> HTMLResponse:
+    errors = errors or {}
+    return page(
+        request,
+        "home.html",
+        section="/",
+        status=422 if errors else 200,
+        form=form,
+        errors=errors,
+        opened=bool(errors.keys() - {"target", "ref"}),
+        roots=shop.settings.allowed_roots,
+        default_minutes=shop.settings.budget_minutes,
+        has_model=bool(shop.settings.model_url),
+        tonight=schedules.tonight(shop),
+        latest=reviews.listed(shop, per_page=8),
+    )

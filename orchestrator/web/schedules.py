@@ -1,0 +1,184 @@
+"""Rounds: what comes tonight, what came last night, and planning when a repo comes round by itself."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Annotated, Any
+from uuid import UUID
+from zoneinfo import available_timezones
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+
+from orchestrator.services import repos, schedules
+from orchestrator.services.errors import BadInput
+from orchestrator.services.views import ScheduleKind, ScheduleRow
+from orchestrator.web import forms
+from orchestrator.web.deps import Shop
+from orchestrator.web.render import page
+
+router = APIRouter()
+Text = Annotated[str, Form()]
+
+
+@cache
+def zones() -> list[str]:
+    return sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
+
+
+@router.get("/schedules")
+def all_schedules(request: Request, shop: Shop, repo: str = "") -> HTMLResponse:
+    form = {
+        "repo": repo,
+        "kind": "nightly",
+        "at": "02:00",
+        "zone": "UTC",
+        "pause_minutes": "60",
+        "ref": "",
+        "focuses": "",
+        "budget_minutes": "",
+        "skip_unchanged": True,
+    }
+    return list_page(request, shop, form)
+
+
+@router.post("/schedules")
+def create(
+    request: Request,
+    shop: Shop,
+    repo: Text = "",
+    kind: Text = "nightly",
+    at: Text = "",
+    zone: Text = "",
+    pause_minutes: Text = "",
+    ref: Text = "",
+    focuses: Text = "",
+    budget_minutes: Text = "",
+    skip_unchanged: Text = "",
+) -> Response:
+    form = {
+        "repo": repo,
+        "kind": kind,
+        "at": at,
+        "zone": zone,
+        "pause_minutes": pause_minutes,
+        "ref": ref,
+        "focuses": focuses,
+        "budget_minutes": budget_minutes,
+        "skip_unchanged": bool(skip_unchanged),
+    }
+    try:
+        schedules.create(shop, forms.identifier("repo", repo), plan_of(form))
+    except BadInput as error:
+        return list_page(request, shop, form, forms.by_field(error))
+    return RedirectResponse("/schedules", status_code=303)
+
+
+@router.get("/schedules/{schedule_id}")
+def one_schedule(request: Request, schedule_id: UUID, shop: Shop) -> HTMLResponse:
+    found = schedules.get(shop, schedule_id)
+    return one_page(request, found, form_of(found))
+
+
+@router.post("/schedules/{schedule_id}")
+def update(
+    request: Request,
+    schedule_id: UUID,
+    shop: Shop,
+    kind: Text = "nightly",
+    at: Text = "",
+    zone: Text = "",
+    pause_minutes: Text = "",
+    ref: Text = "",
+    focuses: Text = "",
+    budget_minutes: Text = "",
+    skip_unchanged: Text = "",
+    enabled: Text = "",
+) -> Response:
+    form = {
+        "kind": kind,
+        "at": at,
+        "zone": zone,
+        "pause_minutes": pause_minutes,
+        "ref": ref,
+        "focuses": focuses,
+        "budget_minutes": budget_minutes,
+        "skip_unchanged": bool(skip_unchanged),
+        "enabled": bool(enabled),
+    }
+    try:
+        schedules.update(shop, schedule_id, plan_of(form))
+    except BadInput as error:
+        return one_page(request, schedules.get(shop, schedule_id), form, forms.by_field(error))
+    return RedirectResponse("/schedules", status_code=303)
+
+
+@router.post("/schedules/{schedule_id}/delete")
+def delete(schedule_id: UUID, shop: Shop) -> RedirectResponse:
+    schedules.delete(shop, schedule_id)
+    return RedirectResponse("/schedules", status_code=303)
+
+
+def plan_of(form: Mapping[str, Any]) -> schedules.Plan:
+    """The fields of the kind that was chosen; those of the other kind are left as they are by default."""
+    try:
+        kind = ScheduleKind(form["kind"])
+    except ValueError:
+        raise BadInput("kind", "Choose every night, or again and again.") from None
+    nightly = kind is ScheduleKind.NIGHTLY
+    return schedules.Plan(
+        kind=kind,
+        at=form["at"].strip() if nightly else "",
+        zone=form["zone"].strip() or "UTC" if nightly else "UTC",
+        pause_minutes=0 if nightly else forms.whole_number("pause_minutes", form["pause_minutes"], least=0) or 0,
+        ref=form["ref"].strip(),
+        focuses=forms.names(form["focuses"]),
+        budget_minutes=forms.whole_number("budget_minutes", form["budget_minutes"]),
+        skip_unchanged=form["skip_unchanged"],
+        enabled=form.get("enabled", True),
+    )
+
+
+def form_of(found: ScheduleRow) -> dict[str, Any]:
+    return {
+        "kind": found.kind.value,
+        "at": found.at or "02:00",
+        "zone": found.zone,
+        "pause_minutes": str(found.pause_minutes),
+        "ref": found.ref,
+        "focuses": ", ".join(found.focuses),
+        "budget_minutes": "" if found.budget_minutes is None else str(found.budget_minutes),
+        "skip_unchanged": found.skip_unchanged,
+        "enabled": found.enabled,
+    }
+
+
+def list_page(
+    request: Request, shop: Shop, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
+) -> HTMLResponse:
+    return page(
+        request,
+        "schedules.html",
+        section="/schedules",
+        status=422 if errors else 200,
+        tonight=schedules.tonight(shop),
+        schedules=schedules.listed(shop),
+        repos=repos.names(shop),
+        zones=zones(),
+        form=form,
+        errors=errors or {},
+    )
+
+
+def one_page(
+    request: Request, found: ScheduleRow, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
+) -> HTMLResponse:
+    return page(
+        request,
+        "schedule.html",
+        section="/schedules",
+        status=422 if errors else 200,
+        schedule=found,
+        zones=zones(),
+        form=form,
+        errors=errors or {},
+    )
