@@ -40,6 +40,8 @@ class Limits:
     pids: int = 512
     output_bytes: int = 8 << 20  # kept output of one command, head and tail together
     scratch_bytes: int = 4 << 30  # /job, /tmp and HOME together
+    volume_bytes: int = 16 << 30  # /base and /venv together, while an install step writes them
+    free_bytes: int = 1 << 30  # what install steps must leave free on the disk
     step_s: float = 3600.0  # after this the whole box is ended, whatever runs in it
 
 

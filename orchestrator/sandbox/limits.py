@@ -1,0 +1,231 @@
+"""Cgroups of our own for boxes that no engine limits: memory, processes, CPU pinning; v1 and v2.
+
+A box gets one folder per hierarchy, `lamplighter.INSTANCE/NAME` below the hierarchy's root: always
+the same place, so that the successor of a killed worker, which may itself sit in another cgroup,
+finds what was left. Only root can make them; for an ordinary user `missing_limits` says what lacks.
+
+On v1 each controller has its own tree; a hybrid system has a v2 tree beside them without the memory
+and pids controllers, which we use for its pressure files and `cgroup.kill`.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.sandbox.contract import Limits, SandboxError
+from orchestrator.settings import Settings
+
+WANTED = ("memory", "pids", "cpuset")
+IN_WORDS = {"memory": "memory", "pids": "number of processes", "cpuset": "pinning to CPUs"}
+REMOVAL_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """One mounted cgroup tree."""
+
+    root: Path
+    version: int
+    controllers: frozenset[str]
+
+
+def hierarchies(mounts: str) -> tuple[Hierarchy, ...]:
+    """The trees named in the text of /proc/self/mounts."""
+    found = []
+    for line in mounts.splitlines():
+        _, place, kind, options = line.split(" ")[:4]
+        root = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place))
+        if kind == "cgroup":
+            controllers = frozenset(WANTED) & frozenset(options.split(","))
+            if controllers:
+                found.append(Hierarchy(root, 1, controllers))
+        elif kind == "cgroup2":
+            available = read_words(root / "cgroup.controllers")
+            found.append(Hierarchy(root, 2, frozenset(WANTED) & available))
+    return tuple(found)
+
+
+class Cgroups:
+    """All boxes' cgroups of one instance."""
+
+    def __init__(self, instance: str, trees: tuple[Hierarchy, ...] | None = None):
+        self.trees = hierarchies(Path("/proc/self/mounts").read_text()) if trees is None else trees
+        self.parent = f"lamplighter.{instance}"
+
+    def missing_limits(self) -> tuple[str, ...]:
+        """Limits that cannot be set here, in words; found by making a cgroup and removing it again."""
+        usable: set[str] = set()
+        for tree in self.trees:
+            with suppress(OSError, SandboxError):
+                self.make_parent(tree)
+                trial = tree.root / self.parent / f"trial-{os.getpid()}"
+                trial.mkdir(exist_ok=True)
+                usable |= {name for name in tree.controllers if (trial / LIMIT_FILES[tree.version][name]).exists()}
+                remove(trial)
+        return tuple(f"{IN_WORDS[name]} (no usable {name} cgroup)" for name in WANTED if name not in usable)
+
+    def create(self, name: str, limits: Limits) -> "BoxCgroup":
+        """Make the box's cgroups with their limits; controllers that do not work here are left out."""
+        folders = []
+        for tree in self.trees:
+            folder = tree.root / self.parent / name
+            try:
+                self.make_parent(tree)
+                folder.mkdir(exist_ok=True)
+                set_limits(tree, folder, limits)
+            except OSError as error:
+                with suppress(OSError):
+                    folder.rmdir()
+                if os.geteuid() == 0 and tree.controllers and not os.access(tree.root, os.W_OK):
+                    continue  # a read-only tree, as in a container: named by missing_limits
+                raise SandboxError(f"The cgroup {folder} could not be set up: {error}.", retry=True) from None
+            folders.append((tree, folder))
+        return BoxCgroup(tuple(folders))
+
+    def make_parent(self, tree: Hierarchy) -> None:
+        parent = tree.root / self.parent
+        parent.mkdir(exist_ok=True)
+        if tree.version == 2:
+            for folder in (tree.root, parent):
+                enable(folder, tree.controllers)
+        elif "cpuset" in tree.controllers:
+            inherit_cpuset(parent)
+
+    def names(self) -> set[str]:
+        """Boxes that have a cgroup, also left ones."""
+        return {
+            folder.name
+            for tree in self.trees
+            if (tree.root / self.parent).is_dir()
+            for folder in (tree.root / self.parent).iterdir()
+            if folder.is_dir()
+        }
+
+    def remove(self, name: str) -> None:
+        """Kill what is left in the box's cgroups and remove them. Quiet when there is nothing."""
+        folders = [(tree, tree.root / self.parent / name) for tree in self.trees]
+        BoxCgroup(tuple((tree, folder) for tree, folder in folders if folder.is_dir())).remove()
+
+
+@dataclass(frozen=True, slots=True)
+class BoxCgroup:
+    """The cgroups of one box."""
+
+    folders: tuple[tuple[Hierarchy, Path], ...]
+
+    @property
+    def process_files(self) -> tuple[Path, ...]:
+        """A process that writes its id to each of these is inside."""
+        return tuple(folder / "cgroup.procs" for _, folder in self.folders)
+
+    @property
+    def mounts(self) -> Iterator[tuple[Path, str]]:
+        """Host folder and its place in the box, so that programs (and our step runner) read their own limits."""
+        for tree, folder in self.folders:
+            if tree.version == 2 and tree.controllers:
+                yield folder, "/sys/fs/cgroup"
+            elif tree.version == 1:
+                for name in sorted(tree.controllers):
+                    yield folder, f"/sys/fs/cgroup/{name}"
+
+    def remove(self) -> None:
+        for _, folder in self.folders:
+            remove(folder)
+
+
+LIMIT_FILES = {
+    1: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpuset": "cpuset.cpus"},
+    2: {"memory": "memory.max", "pids": "pids.max", "cpuset": "cpuset.cpus"},
+}
+
+
+def set_limits(tree: Hierarchy, folder: Path, limits: Limits) -> None:
+    cpus = ",".join(str(cpu) for cpu in limits.cpus)
+    if "memory" in tree.controllers:
+        (folder / LIMIT_FILES[tree.version]["memory"]).write_text(str(limits.memory_bytes))
+        with_swap = folder / ("memory.memsw.limit_in_bytes" if tree.version == 1 else "memory.swap.max")
+        if with_swap.exists():  # absent where the kernel does not count swap
+            with_swap.write_text(str(limits.memory_bytes if tree.version == 1 else 0))
+    if "pids" in tree.controllers:
+        (folder / "pids.max").write_text(str(limits.pids))
+    if "cpuset" in tree.controllers:
+        if tree.version == 1:
+            inherit_cpuset(folder)
+        if cpus:
+            (folder / "cpuset.cpus").write_text(cpus)
+
+
+def inherit_cpuset(folder: Path) -> None:
+    """On v1 a new cpuset is empty and takes no process until it has CPUs and memory nodes."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not (folder / name).read_text().strip():
+            (folder / name).write_text((folder.parent / name).read_text())
+
+
+def enable(folder: Path, controllers: frozenset[str]) -> None:
+    """Pass controllers on to the folder's children (v2)."""
+    for name in sorted(controllers - read_words(folder / "cgroup.subtree_control")):
+        with suppress(OSError):  # cannot be passed on here; missing_limits will not find its files
+            (folder / "cgroup.subtree_control").write_text(f"+{name}")
+
+
+def remove(folder: Path) -> None:
+    """Kill every process in the cgroup and remove it, waiting a little for the kernel to let go."""
+    give_up = time.monotonic() + REMOVAL_PATIENCE_S
+    while True:
+        try:
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError:
+            if time.monotonic() > give_up:
+                raise SandboxError(f"The cgroup {folder} does not become empty.", retry=True) from None
+        kill_members(folder)
+        time.sleep(0.002)
+
+
+def kill_members(folder: Path) -> None:
+    with suppress(OSError):
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+
+
+def read_words(path: Path) -> frozenset[str]:
+    try:
+        return frozenset(path.read_text().split())
+    except OSError:
+        return frozenset()
+
+
+def configured(settings: Settings, *, step_s: float | None = None) -> Limits:
+    """What the operator allows one box. Raises `SandboxError` when the CPU list cannot be read."""
+    return Limits(
+        cpus=cpu_list(settings.sandbox_cpus),
+        memory_bytes=settings.sandbox_memory_bytes,
+        pids=settings.sandbox_pids,
+        scratch_bytes=settings.sandbox_scratch_bytes,
+        free_bytes=settings.free_disk_bytes // 2,
+        step_s=settings.budget_minutes * 60.0 if step_s is None else step_s,
+    )
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """The numbers in a list such as "0,2-3"."""
+    cpus: set[int] = set()
+    for part in filter(None, text.replace(" ", "").split(",")):
+        first, _, last = part.partition("-")
+        try:
+            cpus.update(range(int(first), int(last or first) + 1))
+        except ValueError:
+            raise SandboxError(f'LAMPLIGHTER_SANDBOX_CPUS: found {text!r}, expected a list such as "2-3".') from None
+    missing = cpus - os.sched_getaffinity(0)
+    if missing:
+        raise SandboxError(f"LAMPLIGHTER_SANDBOX_CPUS: {text!r} names CPUs that are not here: {sorted(missing)}.")
+    return tuple(sorted(cpus))
