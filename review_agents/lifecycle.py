@@ -276,17 +276,22 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
     """
     exact: dict[str, Known] = {}
     for finding in reversed(in_order(known)):  # so that the first in order wins
-        exact.update(dict.fromkeys(fingerprints_of(finding.candidate) | {finding.fingerprint}, finding))
+        exact.update(dict.fromkeys(fingerprints_of(finding.candidate), finding))
+    exact |= {finding.fingerprint: finding for finding in known}
     meeting: dict[str, list[Claim]] = {}
-    rest: list[Claim] = []
-    for claim in distinct(claims):
-        found = [exact[one] for one in fingerprints_of(claim.candidate) if one in exact]
-        if found:
-            meeting.setdefault(min(found, key=order_of).id, []).append(claim)
+    rest: list[list[Claim]] = []
+    for group in distinct(claims):
+        repeated = exact.get(fingerprint_of(group[0].candidate)) or min(
+            (exact[one] for claim in group for one in fingerprints_of(claim.candidate) if one in exact),
+            key=order_of,
+            default=None,
+        )
+        if repeated is None:
+            rest.append(group)
         else:
-            rest.append(claim)
+            meeting.setdefault(repeated.id, []).extend(group)
     by_id = {finding.id: finding for finding in known}
-    pairs = [Pair(joined(group), by_id[finding_id]) for finding_id, group in meeting.items()]
+    pairs = [(sorted(group, key=rank), by_id[finding_id]) for finding_id, group in meeting.items()]
 
     left = {finding.id: finding for finding in in_order(known) if finding.id not in meeting}
     tracked = frozenset(files)
@@ -297,16 +302,17 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
             for key in nearness(finding.candidate):
                 near.setdefault(key, []).append(finding)
         unmatched = []
-        for claim in rest:
-            options = [finding for key in nearness(claim.candidate) for finding in near.get(key, ())]
-            options = [finding for finding in options if finding.id in left and rules_agree(claim, finding)]
+        for group in rest:
+            options = [finding for claim in group for key in nearness(claim.candidate) for finding in near.get(key, ())]
+            options = [finding for finding in options if finding.id in left and rules_agree(group[0], finding)]
             if options:
-                pairs.append(Pair(claim, left.pop(min(options, key=order_of).id)))
+                pairs.append((group, left.pop(min(options, key=order_of).id)))
             else:
-                unmatched.append(claim)
+                unmatched.append(group)
         rest = unmatched
-    pairs += [Pair(claim, None) for claim in rest]
-    return sorted(pairs, key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
+    found: list[Known | None] = [finding for _, finding in pairs] + [None] * len(rest)
+    spoken = joined([group for group, _ in pairs] + rest)
+    return sorted(map(Pair, spoken, found), key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
 
 
 def rules_agree(claim: Claim, finding: Known) -> bool:
@@ -336,8 +342,12 @@ def places_of(candidate: Candidate) -> frozenset[tuple[Kind, str, str]]:
     )
 
 
-def distinct(claims: Sequence[Claim]) -> list[Claim]:
-    """One claim per fault: the same fingerprint, the same failing command, or an agent repeating a claim."""
+def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
+    """Claims of one fault together, the best proved first.
+
+    One fault: the same fingerprint, the same failing command, or an agent repeating what was
+    claimed about that place.
+    """
     ordered = sorted(claims, key=lambda claim: (claim.candidate.source is Source.AGENT, rank(claim)))
     first_with: dict[object, int] = {}  # a key's first claim
     leader = list(range(len(ordered)))
@@ -362,7 +372,31 @@ def distinct(claims: Sequence[Claim]) -> list[Claim]:
     groups: dict[int, list[Claim]] = {}
     for number, claim in enumerate(ordered):
         groups.setdefault(leader_of(number), []).append(claim)
-    return [joined(group) for group in groups.values()]
+    return [sorted(group, key=rank) for group in groups.values()]
+
+
+def joined(groups: Sequence[Sequence[Claim]]) -> list[Claim]:
+    """Of each group the best proved claim, with the places of all.
+
+    A place that would give one claim the fingerprint of another stays with the other.
+    """
+    taken = {one for group in groups for one in fingerprints_of(group[0].candidate)}
+    return [with_places(group, taken) for group in groups]
+
+
+def with_places(group: Sequence[Claim], taken: set[str]) -> Claim:
+    best = group[0]
+    places = {(place.file, place.line, place.symbol, place.quote): place for place in best.candidate.places}
+    mine = set(fingerprints_of(best.candidate))
+    for claim in group[1:]:
+        for place in claim.candidate.places:
+            one = fingerprint_of(best.candidate, place)
+            if one in mine or one not in taken:
+                places.setdefault((place.file, place.line, place.symbol, place.quote), place)
+                mine.add(one)
+                taken.add(one)
+    candidate = best.candidate.model_copy(update={"places": tuple(places.values())})
+    return best.model_copy(update={"candidate": candidate})
 
 
 def root_cause(candidate: Candidate) -> list[tuple[object, ...]]:
@@ -371,17 +405,6 @@ def root_cause(candidate: Candidate) -> list[tuple[object, ...]]:
         return []
     reproduction = candidate.reproduction
     return [(candidate.kind, candidate.rule, candidate.shape, reproduction.command, reproduction.symptom)]
-
-
-def joined(group: Sequence[Claim]) -> Claim:
-    """The best proved of them, with the places of all."""
-    best = min(group, key=rank)
-    places = {(place.file, place.line, place.symbol, place.quote): place for place in best.candidate.places}
-    for claim in sorted(group, key=rank):
-        for place in claim.candidate.places:
-            places.setdefault((place.file, place.line, place.symbol, place.quote), place)
-    candidate = best.candidate.model_copy(update={"places": tuple(places.values())})
-    return best.model_copy(update={"candidate": candidate})
 
 
 def rank(claim: Claim) -> tuple[object, ...]:
