@@ -13,6 +13,7 @@ must not happen is that some *other* page in the same browser uses it. Four laye
 """
 
 import hmac
+import re
 import secrets
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ from orchestrator.web.errors import Problem, Refused, json_answer
 MAX_BODY_BYTES = 64 * 1024
 CSRF_COOKIE = "lamplighter_csrf"
 CSRF_FIELD = "csrf"
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^\s:@/\\\[\]]+)(?::\d{1,5})?")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 HEADERS = {
@@ -99,11 +101,8 @@ def check_host(request: Request, allowed: frozenset[str]) -> None:
 
 def host_name(header: str) -> str:
     """The name without its port: `[::1]:8750` is `[::1]`. Empty when it is no host at all."""
-    try:
-        name = urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
-    return f"[{name}]" if ":" in name else name.rstrip(".")
+    found = HOST.fullmatch(header.strip().lower())
+    return found["name"].removesuffix(".") if found else ""
 
 
 def check_body(request: Request) -> None:
