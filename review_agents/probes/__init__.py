@@ -25,7 +25,16 @@ class Probe:
 
 
 # In the order in which they run: what others build on first, what takes longest last.
-MODULES: tuple[str, ...] = ()
+MODULES: tuple[str, ...] = (
+    "wheel",
+    "dependencies",
+    "entry_points",
+    "imports",
+    "tests",
+    "other_languages",
+    "profile",
+    "benchmarks",
+)
 
 
 def _load(name: str) -> Probe:

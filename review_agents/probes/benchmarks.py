@@ -1,0 +1,95 @@
+"""Numbers for the history: benchmark commands, the test run and the start of each program, as fresh processes."""
+
+import re
+import shlex
+
+from review_agents.ports import CommandFailed, Workspace
+from review_agents.probes.entry_points import programs
+from review_agents.probes.prepare import Prepared
+from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.tests import has_tests
+from review_agents.records import Environment, Measurement, ProbeResult, ProbeState, Repo
+
+NAME = "benchmarks"
+SESSIONS = 6
+LONGEST_S = 30.0  # a command that takes longer is not repeated here
+MOST_SCRIPTS, MOST_PROGRAMS = 6, 4
+FOLDERS = ("benchmarks/", "benchmark/", "bench/", "perf/")
+
+
+def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    tree = SourceTree(workspace, repo, prepared)
+    commands = wanted(workspace, repo, prepared, tree)
+    if not commands:
+        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is nothing to time.")
+    taken: list[Measurement] = []
+    skipped: dict[str, str] = {}
+    for name, (command, environment) in commands.items():
+        first = workspace.run(command, environment=environment, timeout_s=LONGEST_S)
+        if not first.ok:
+            skipped[name] = first.ending
+            continue
+        try:
+            taken.append(
+                workspace.measure(
+                    name, command, sessions=SESSIONS, warmup=0, environment=environment, timeout_s=4 * LONGEST_S
+                )
+            )
+        except CommandFailed as problem:
+            skipped[name] = f"failed when repeated: {problem.ran.ending}"
+    facts = {"commands": {name: command for name, (command, _) in commands.items()}, "not_timed": skipped}
+    summary = f"{len(taken)} commands timed, {len(skipped)} not."
+    if not taken:
+        reason = "; ".join(f"{name}: {why}" for name, why in skipped.items())
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, summary=summary, facts=facts)
+    return ProbeResult(probe=NAME, state=ProbeState.PASSED, summary=summary, facts=facts, measurements=tuple(taken))
+
+
+def wanted(
+    workspace: Workspace, repo: Repo, prepared: Prepared, tree: SourceTree
+) -> dict[str, tuple[str, Environment]]:
+    """Name of the measurement -> command and environment, in a stable order so that series keep their names."""
+    found: dict[str, tuple[str, Environment]] = {}
+    for name, command in repo.settings.benchmark.items():
+        found[name] = (command, Environment.TEST)
+    for command in documented(tree):
+        found.setdefault(command, (command, Environment.TEST))
+    for path in scripts(repo, tree):
+        if not any(path in command for command, _ in found.values()):
+            found[f"python {path}"] = (f"python {shlex.quote(path)}", Environment.TEST)
+    if prepared.installed_test and has_tests(repo):
+        found["test run"] = ("python -m pytest -q -p no:cacheprovider", Environment.TEST)
+    if prepared.installed_plain:
+        for program in programs(prepared)[:MOST_PROGRAMS]:
+            found[f"{program.command} --help"] = (f"cd /tmp\n{program.command} --help </dev/null", Environment.PLAIN)
+    return found
+
+
+def scripts(repo: Repo, tree: SourceTree) -> list[str]:
+    """Plain scripts in a benchmark folder: they run something when started and ask for no arguments."""
+    found = []
+    for path in repo.files:
+        if (
+            path.endswith(".py")
+            and path.startswith(FOLDERS)
+            and not path.endswith(("__init__.py", "conftest.py", "asv.py"))
+        ):
+            text = tree.text(path)
+            if "__main__" in text and not re.search(
+                r"required=True|sys\.argv\[1\]|import pytest|class Time|def time_", text
+            ):
+                found.append(path)
+    return found[:MOST_SCRIPTS]
+
+
+def documented(tree: SourceTree) -> list[str]:
+    """`python benchmarks/x.py ...` lines of README and docs."""
+    pattern = re.compile(
+        r"^\s*(?:[$>]\s+)?(python[\d.]*\s+(?:benchmarks?|bench|perf)/[\w./-]+\.py(?:\s+[\w./=-]+)*)\s*$"
+    )
+    found: list[str] = []
+    for path in sorted(tree.tracked):
+        if path.lower().endswith((".md", ".rst")) and ("/" not in path or path.startswith("docs/")):
+            found.extend(match[1] for line in tree.text(path).splitlines() if (match := pattern.match(line)))
+    files = [command for command in found if command.split()[1] in tree.tracked]
+    return list(dict.fromkeys(files))[:MOST_SCRIPTS]

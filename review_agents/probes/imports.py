@@ -1,0 +1,276 @@
+"""What `import PACKAGE` costs and what it does beside giving a name.
+
+Costs are facts and measurements; only a large share that the package's own code causes is a finding, because the time of
+a third party's library is not the package's own.
+"""
+
+import re
+import shlex
+from typing import Any
+
+from review_agents.ports import CommandFailed, Workspace
+from review_agents.probes.prepare import Distribution, Prepared
+from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.tracebacks import last_traceback, surroundings
+from review_agents.probes.within import InsideFailed, run_inside
+from review_agents.records import (
+    Candidate,
+    Environment,
+    Kind,
+    Measurement,
+    Place,
+    ProbeResult,
+    ProbeState,
+    Repo,
+    Reproduction,
+    Severity,
+    Symptom,
+)
+
+NAME = "imports"
+SESSIONS = 6
+MOST_PACKAGES = 4
+OWN_SECONDS, OWN_BYTES = 0.15, 20 * 1024 * 1024  # from here on the package's own share of an import is a finding
+IMPORT_LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| (\s*)([\w.]+)")
+
+
+def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    packages = [(one, name) for one in prepared.distributions for name in one.import_packages if is_public(name)]
+    if not packages:
+        state = ProbeState.COULD_NOT_RUN if prepared.manifests else ProbeState.NOT_APPLICABLE
+        reason = "the package is not installed" if prepared.manifests else ""
+        return ProbeResult(probe=NAME, state=state, reason=reason, summary="There is nothing to import.")
+    tree = SourceTree(workspace, repo, prepared)
+    measurements = [measured(workspace, "bare interpreter start", "python -I -c pass")]
+    candidates: list[Candidate] = []
+    facts: dict[str, Any] = {}
+    for one, name in packages[:MOST_PACKAGES]:
+        seen = watch(workspace, name)
+        facts[name] = seen
+        if seen.get("error"):
+            candidates.extend(broken_import(workspace, one, name, tree))
+            continue
+        measurements.append(measured(workspace, f"import {name}", f"python -I -c {shlex.quote(f'import {name}')}"))
+        seen["own_seconds"], seen["slowest_own"] = own_seconds(workspace, name)
+        candidates.extend(costly(workspace, one, name, seen, tree))
+        candidates.extend(printing(workspace, name, seen, tree))
+    good = tuple(filter(None, measurements))
+    state = ProbeState.FAILED if candidates else ProbeState.PASSED
+    return ProbeResult(
+        probe=NAME,
+        state=state,
+        summary=summary_of(good),
+        facts=facts,
+        candidates=tuple(candidates),
+        measurements=good,
+    )
+
+
+def is_public(name: str) -> bool:
+    return not name.startswith("_") and name.split(".")[-1] not in ("tests", "test", "conftest", "setup")
+
+
+def measured(workspace: Workspace, name: str, command: str) -> Measurement | None:
+    try:
+        return workspace.measure(
+            name, command, sessions=SESSIONS, warmup=1, environment=Environment.PLAIN, timeout_s=60
+        )
+    except CommandFailed:
+        return None
+
+
+def summary_of(measurements: tuple[Measurement, ...]) -> str:
+    parts = [f"{one.name} {one.median * 1000:.0f} ms" for one in measurements if one.median is not None]
+    return ", ".join(parts) + "." if parts else "Every sample was void."
+
+
+def watch(workspace: Workspace, name: str) -> dict[str, Any]:
+    try:
+        return dict(run_inside(workspace, "watch_import", name, environment=Environment.PLAIN, python="python"))
+    except InsideFailed as problem:
+        return {"error": str(problem)}
+
+
+def own_seconds(workspace: Workspace, name: str) -> tuple[float, str]:
+    """Least own time of three imports, in seconds of the package's own modules alone, and the slowest of those."""
+    takes = []
+    for _ in range(3):
+        ran = workspace.run(
+            f"python -I -X importtime -c {shlex.quote(f'import {name}')}", environment=Environment.PLAIN, timeout_s=60
+        )
+        times = {match[4]: int(match[1]) / 1e6 for match in IMPORT_LINE.finditer(ran.output)}
+        own = {module: seconds for module, seconds in times.items() if module == name or module.startswith(f"{name}.")}
+        if own:
+            takes.append((sum(own.values()), max(own, key=lambda module: own[module])))
+    return min(takes) if takes else (0.0, "")
+
+
+def broken_import(workspace: Workspace, one: Distribution, name: str, tree: SourceTree) -> list[Candidate]:
+    """The package itself cannot be imported after a plain installation. What is undeclared is another probe's finding."""
+    command = f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"import {name}")}'
+    ran = workspace.run(command, environment=Environment.PLAIN, timeout_s=60)
+    raised = last_traceback(ran.output)
+    if ran.ok or raised is None or surroundings(raised.text) or raised.type == "ModuleNotFoundError":
+        return []
+    folder = tree.folder_of(one, name)
+    paths = [path for frame in reversed(raised.frames) if (path := tree.tracked_path(frame.file))]
+    path = paths[0] if paths else (f"{folder}/__init__.py" if folder and not folder.endswith(".py") else folder)
+    if path not in tree.tracked:
+        return []
+    line = next((frame.line for frame in reversed(raised.frames) if tree.tracked_path(frame.file) == path), None)
+    return [
+        Candidate(
+            kind=Kind.PACKAGING,
+            rule="import.fails",
+            title=f"`import {name}` fails after `pip install .`: {raised.text[:120]}",
+            description=f"In a fresh environment with nothing but {one.name} and its dependencies, `import {name}` ends with {raised.text}.",
+            severity=Severity.CRITICAL,
+            places=(tree.place(path, line),),
+            reproduction=Reproduction(
+                command=command,
+                expected="the import works",
+                observed=raised.text,
+                symptom=Symptom(nonzero=True, contains=("Traceback", raised.type)),
+            ),
+            shape=raised.shape,
+        )
+    ]
+
+
+TIMED = """python - <<'EOF'
+import re, subprocess, sys
+takes = []
+for _ in range(3):
+    said = subprocess.run([sys.executable, "-I", "-X", "importtime", "-c", "import {name}"], capture_output=True, text=True).stderr
+    own = [int(us) for us, module in re.findall(r"import time:\\s+(\\d+) \\|\\s+\\d+ \\|\\s+([\\w.]+)", said) if module == "{name}" or module.startswith("{name}.")]
+    takes.append(sum(own) / 1000)
+print(f"own import time: {{min(takes):.0f}} ms")
+sys.exit(min(takes) > {limit_ms})
+EOF"""
+
+WEIGHED = """cd "$(mktemp -d)"
+python - <<'EOF'
+import sys, tracemalloc, os
+tracemalloc.start()
+import {name}
+folder = os.path.dirname({name}.__file__)
+stats = tracemalloc.take_snapshot().statistics("filename")
+own = sum(stat.size for stat in stats if stat.traceback[0].filename.startswith(folder)) / 1048576
+print(f"own memory after the import: {{own:.1f}} MiB")
+sys.exit(own > {limit_mib})
+EOF"""
+
+
+def costly(
+    workspace: Workspace, one: Distribution, name: str, seen: dict[str, Any], tree: SourceTree
+) -> list[Candidate]:
+    """An import whose own code takes long or keeps much memory."""
+    found = []
+    if seen["own_seconds"] > OWN_SECONDS:
+        module = seen["slowest_own"]
+        place = module_place(one, module, tree)
+        if place:
+            found.append(
+                Candidate(
+                    kind=Kind.PERFORMANCE,
+                    rule="import.slow",
+                    title=f"`import {name}` spends {seen['own_seconds'] * 1000:.0f} ms in the package's own modules, most in `{module}`",
+                    description=(
+                        f"Third-party modules not counted, importing `{name}` takes {seen['own_seconds'] * 1000:.0f} ms of its "
+                        f"own time, most of it in {place.file} at module level. Every program that imports it, "
+                        "and each of its own commands, pays that at start."
+                    ),
+                    severity=Severity.MEDIUM,
+                    places=(place,),
+                    reproduction=Reproduction(
+                        command=TIMED.format(name=name, limit_ms=int(OWN_SECONDS * 1000)),
+                        expected=f"at most {OWN_SECONDS * 1000:.0f} ms",
+                        observed=f"{seen['own_seconds'] * 1000:.0f} ms",
+                        symptom=Symptom(exit=1, contains=("own import time",)),
+                    ),
+                    shape="slow import",
+                )
+            )
+    if seen.get("own_bytes", 0) > OWN_BYTES:
+        largest = seen["largest"][0]["file"] if seen["largest"] else ""
+        path = tree.tracked_path(largest)
+        if path:
+            mib = seen["own_bytes"] / 1048576
+            found.append(
+                Candidate(
+                    kind=Kind.PERFORMANCE,
+                    rule="import.memory",
+                    title=f"`import {name}` alone keeps {mib:.0f} MiB of memory, most of it allocated in {path}",
+                    description=f"After nothing but `import {name}`, {mib:.0f} MiB allocated by the package's own modules stay in use.",
+                    severity=Severity.MEDIUM,
+                    places=(tree.place(path),),
+                    reproduction=Reproduction(
+                        command=WEIGHED.format(name=name, limit_mib=OWN_BYTES // 1048576),
+                        expected=f"at most {OWN_BYTES // 1048576} MiB",
+                        observed=f"{mib:.0f} MiB",
+                        symptom=Symptom(exit=1, contains=("own memory after the import",)),
+                    ),
+                    shape="import memory",
+                )
+            )
+    return found
+
+
+def module_place(one: Distribution, module: str, tree: SourceTree) -> Place | None:
+    for package in one.import_packages:
+        if module == package or module.startswith(f"{package}."):
+            folder = tree.folder_of(one, package)
+            inner = module[len(package) :].replace(".", "/")
+            for path in (f"{folder}{inner}.py", f"{folder}{inner}/__init__.py", folder):
+                if path in tree.tracked:
+                    return tree.place(path)
+    return None
+
+
+def printing(workspace: Workspace, name: str, seen: dict[str, Any], tree: SourceTree) -> list[Candidate]:
+    """A package that writes to standard output when it is imported breaks every pipe it is used in."""
+    command = f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"import {name}")} 2>/dev/null'
+    if not seen.get("printed", "").strip():
+        return []
+    ran = workspace.run(command, environment=Environment.PLAIN, timeout_s=60)
+    text = ran.output.strip()
+    if not ran.ok or not text:
+        return []
+    first = text.splitlines()[0].strip()[:80]
+    place = printing_place(first, name, tree)
+    if place is None:
+        return []
+    return [
+        Candidate(
+            kind=Kind.USABILITY,
+            rule="import.prints",
+            title=f"`import {name}` prints {first!r} to standard output",
+            description=(
+                f"Merely importing `{name}` writes to standard output, from {place.file}. A program whose output is read by "
+                "another one cannot use the package without cleaning that away."
+            ),
+            severity=Severity.LOW,
+            places=(place,),
+            reproduction=Reproduction(
+                command=command,
+                expected="no output",
+                observed=text[:200],
+                symptom=Symptom(exit=0, contains=(first,)),
+            ),
+            shape="prints",
+        )
+    ]
+
+
+def printing_place(text: str, name: str, tree: SourceTree) -> Place | None:
+    """The module-level print that says it, by the first words of the text."""
+    words = re.findall(r"[A-Za-z]{3,}", text)
+    for one in tree.prepared.distributions:
+        folder = tree.folder_of(one, name) if name in one.import_packages else ""
+        for path in sorted(
+            path for path in tree.tracked if folder and path.startswith(folder) and path.endswith(".py")
+        ):
+            for number, line in enumerate(tree.text(path).splitlines(), start=1):
+                if "print(" in line and words and words[0] in line:
+                    return tree.place(path, number)
+    return None

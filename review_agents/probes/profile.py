@@ -1,0 +1,58 @@
+"""A profile of the test run: the package's own hottest functions and the peak memory. Facts only."""
+
+import json
+
+from review_agents.ports import Workspace
+from review_agents.probes.prepare import Prepared
+from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.tests import has_tests
+from review_agents.probes.within import InsideFailed, run_inside
+from review_agents.records import Environment, ProbeResult, ProbeState, Repo
+
+NAME = "profile"
+LIMIT_S = 300.0
+FILE = "/tmp/lamplighter.prof"
+
+
+def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    if not prepared.distributions or not has_tests(repo):
+        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is no test run to profile.")
+    if not prepared.installed_test:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the tests could not be installed")
+    tree = SourceTree(workspace, repo, prepared)
+    command = f"rm -f {FILE}; python -m cProfile -o {FILE} -m pytest -q -p no:cacheprovider -p no:xdist"
+    ran = workspace.run(command, environment=Environment.TEST, timeout_s=LIMIT_S)
+    if ran.timed_out or ran.oom:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run {ran.ending}")
+    folders = own_folders(prepared, tree)
+    try:
+        said = run_inside(
+            workspace, "read_profile", FILE, json.dumps(folders), environment=Environment.TEST, python="python"
+        )
+    except InsideFailed as problem:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"no profile was written: {problem}")
+    functions = [{**entry, "file": tree.tracked_path(entry["file"]) or entry["file"]} for entry in said["functions"]]
+    facts = {
+        "command": "python -m pytest -q",
+        "seconds": round(said["seconds"], 3),
+        "own_seconds": round(said["own_seconds"], 3),
+        "functions": functions,
+        "peak_bytes": ran.peak_bytes,
+    }
+    summary = f"{said['seconds']:.1f} s profiled, {said['own_seconds']:.1f} s of it in the package's own code"
+    if functions:
+        hottest = functions[0]
+        summary += f"; hottest is {hottest['function']} in {hottest['file']} with {hottest['share'] * 100:.0f} %"
+    return ProbeResult(probe=NAME, state=ProbeState.PASSED, summary=f"{summary}.", facts=facts)
+
+
+def own_folders(prepared: Prepared, tree: SourceTree) -> list[str]:
+    """Where the package's code may lie while tests run: the tree for an editable installation, else site-packages."""
+    found = []
+    for one in prepared.distributions:
+        for package in one.import_packages:
+            folder = tree.folder_of(one, package)
+            found.extend([f"/job/repo/{folder}"] if folder and not folder.endswith(".py") else [])
+            version = ".".join(prepared.python.split(".")[:2])
+            found.append(f"/venv/test/lib/python{version}/site-packages/{package.replace('.', '/')}")
+    return found

@@ -1,0 +1,234 @@
+"""Syntax and standard library names that came with a certain Python, against `requires-python`.
+
+Only what is certain counts: what stands behind a version check, a `try` or in a body that an annotation import defers
+is left alone.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from review_agents.probes.source_tree import parsed
+from review_agents.records import Record
+
+NEW_MODULES = {"zoneinfo": 9, "graphlib": 9, "tomllib": 11, "wsgiref.types": 11, "compression": 14, "annotationlib": 14}
+NEW_NAMES = {
+    ("functools", "cache"): 9, ("itertools", "pairwise"): 10, ("itertools", "batched"): 12, ("enum", "StrEnum"): 11,
+    ("datetime", "UTC"): 11, ("asyncio", "TaskGroup"): 11, ("asyncio", "timeout"): 11, ("asyncio", "Runner"): 11,
+    ("asyncio", "to_thread"): 9, ("typing", "Self"): 11, ("typing", "LiteralString"): 11, ("typing", "Never"): 11,
+    ("typing", "assert_never"): 11, ("typing", "assert_type"): 11, ("typing", "NotRequired"): 11, ("typing", "Required"): 11,
+    ("typing", "Unpack"): 11, ("typing", "reveal_type"): 11, ("typing", "dataclass_transform"): 11, ("typing", "override"): 12,
+    ("typing", "ParamSpec"): 10, ("typing", "TypeAlias"): 10, ("typing", "TypeGuard"): 10, ("typing", "Concatenate"): 10,
+    ("types", "UnionType"): 10, ("types", "NoneType"): 10, ("types", "EllipsisType"): 10, ("hashlib", "file_digest"): 11,
+    ("contextlib", "chdir"): 11, ("contextlib", "aclosing"): 10, ("dataclasses", "KW_ONLY"): 10, ("random", "randbytes"): 9,
+    ("importlib.resources", "files"): 9, ("importlib.resources", "as_file"): 9, ("math", "cbrt"): 11, ("math", "exp2"): 11,
+    ("math", "lcm"): 9, ("math", "nextafter"): 9, ("operator", "call"): 11, ("inspect", "get_annotations"): 10,
+    ("warnings", "deprecated"): 13, ("copy", "replace"): 13, ("math", "sumprod"): 12,
+}  # fmt: skip
+NEW_BUILTINS = {"ExceptionGroup": 11, "BaseExceptionGroup": 11, "aiter": 10, "anext": 10, "EncodingWarning": 10}
+NEW_KEYWORDS = {
+    ("zip", "strict"): 10,
+    ("dataclass", "slots"): 10,
+    ("dataclass", "kw_only"): 10,
+    ("field", "kw_only"): 10,
+}
+BUILTIN_TYPES = {
+    "int",
+    "str",
+    "float",
+    "bool",
+    "bytes",
+    "list",
+    "dict",
+    "set",
+    "tuple",
+    "frozenset",
+    "complex",
+    "object",
+}
+GENERIC_BUILTINS = {"list", "dict", "set", "tuple", "frozenset", "type"}
+
+
+class Use(Record):
+    """One thing in a module that needs a newer Python."""
+
+    line: int
+    since: int  # minor version of Python 3
+    what: str  # in words
+    effect: str  # what happens on an older Python
+    node: str  # how the check recognises it: the node's type and what it names
+
+    def check(self, path: str) -> str:
+        """Bash that finds this use again in a clone and ends with 1, or with 0 when it is gone."""
+        kind, _, name = self.node.partition(":")
+        tests = {
+            "syntax": f"type(node).__name__ == {name!r}",
+            "module": "isinstance(node, (ast.Import, ast.ImportFrom)) and "
+            f"{name!r} in [getattr(node, 'module', None), *[alias.name for alias in node.names]]",
+            "name": f"(isinstance(node, ast.ImportFrom) and {name.rpartition('.')[2]!r} in [a.name for a in node.names]) or "
+            f"(isinstance(node, ast.Attribute) and node.attr == {name.rpartition('.')[2]!r})",
+            "builtin": f"isinstance(node, ast.Name) and node.id == {name!r}",
+            "keyword": f"isinstance(node, ast.Call) and {name.rpartition('.')[2]!r} in [word.arg for word in node.keywords]",
+            "union": "isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)",
+            "generic": f"isinstance(node, ast.Subscript) and getattr(node.value, 'id', '') == {name!r}",
+        }
+        return (
+            "python - <<'EOF'\nimport ast, sys\n"
+            f"tree = ast.parse(open({path!r}, encoding='utf-8').read())\n"
+            f"lines = [node.lineno for node in ast.walk(tree) if {tests[kind]}]\n"
+            "if lines:\n"
+            f"    print({path!r}, 'line', lines[0], {f'{self.what} needs Python 3.{self.since}'!r})\n"
+            "    sys.exit(1)\nEOF"
+        )
+
+
+def oldest_minor(requires_python: str) -> int | None:
+    """The oldest minor version of Python 3 (from 3.6 on) that the specifier admits; None when it says nothing."""
+    try:
+        specifiers = SpecifierSet(requires_python)
+    except InvalidSpecifier:
+        return None
+    if not any(one.operator in (">=", ">", "~=", "==") for one in specifiers):
+        return None
+    return next(
+        (minor for minor in range(6, 30) if specifiers.contains(f"3.{minor}.99") or specifiers.contains(f"3.{minor}")),
+        None,
+    )
+
+
+def too_new(text: str, requires_python: str) -> tuple[Use, ...]:
+    """What in the module the oldest admitted Python does not have."""
+    oldest = oldest_minor(requires_python)
+    tree = parsed(text)
+    if oldest is None or tree is None:
+        return ()
+    deferred = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "__future__"
+        and any(a.name == "annotations" for a in node.names)
+        for node in tree.body
+    )
+    found = [use for use in _uses(tree, deferred) if use.since > oldest]
+    return tuple(sorted(found, key=lambda use: use.line))
+
+
+def _uses(tree: ast.Module, deferred: bool) -> Iterator[Use]:
+    aliases = _imported_modules(tree)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in _unguarded(tree):
+        yield from _syntax(node)
+        yield from _names(node, aliases, own)
+        if not deferred:
+            yield from _annotations(node)
+
+
+def _unguarded(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every node that runs without a version check, `TYPE_CHECKING` or `try` around it."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If | ast.IfExp):
+            test = ast.dump(node.test)
+            if any(
+                word in test
+                for word in ("version", "TYPE_CHECKING", "PY3", "PY_3", "hasattr", "platform", "HAS_", "HAVE_")
+            ):
+                continue
+        if isinstance(node, ast.Try) and node.handlers:
+            waiting.extend([*node.orelse, *node.finalbody])
+            continue
+        yield node
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _syntax(node: ast.AST) -> Iterator[Use]:
+    kinds = {"Match": (10, "a match statement"), "TryStar": (11, "except*"), "TypeAlias": (12, "a type statement")}
+    name = type(node).__name__
+    if name in kinds:
+        since, what = kinds[name]
+        yield _use(node, since, what, "the module is a SyntaxError", f"syntax:{name}")
+    if getattr(node, "type_params", None):
+        yield _use(node, 12, "type parameters in brackets", "the module is a SyntaxError", f"syntax:{name}")
+
+
+def _use(node: ast.AST, since: int, what: str, effect: str, mark: str) -> Use:
+    return Use(line=getattr(node, "lineno", 1), since=since, what=what, effect=effect, node=mark)
+
+
+def _imported_modules(tree: ast.Module) -> dict[str, str]:
+    return {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
+
+
+def _names(node: ast.AST, aliases: dict[str, str], own: set[str]) -> Iterator[Use]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.name in NEW_MODULES:
+                yield _use(
+                    node,
+                    NEW_MODULES[alias.name],
+                    f"the module `{alias.name}`",
+                    "the import fails",
+                    f"module:{alias.name}",
+                )
+    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+        if node.module in NEW_MODULES:
+            yield _use(
+                node,
+                NEW_MODULES[node.module],
+                f"the module `{node.module}`",
+                "the import fails",
+                f"module:{node.module}",
+            )
+        for alias in node.names:
+            since = NEW_NAMES.get((node.module, alias.name), 0)
+            if since:
+                name = f"{node.module}.{alias.name}"
+                yield _use(node, since, f"`{name}`", "the import fails", f"name:{name}")
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        since = NEW_NAMES.get((aliases.get(node.value.id, ""), node.attr), 0)
+        if since:
+            name = f"{aliases[node.value.id]}.{node.attr}"
+            yield _use(node, since, f"`{name}`", "it is an AttributeError", f"name:{name}")
+    elif (
+        isinstance(node, ast.Name) and node.id in NEW_BUILTINS and node.id not in own and isinstance(node.ctx, ast.Load)
+    ):
+        yield _use(node, NEW_BUILTINS[node.id], f"`{node.id}`", "it is a NameError", f"builtin:{node.id}")
+    elif isinstance(node, ast.Call):
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for word in node.keywords:
+            since = NEW_KEYWORDS.get((called, word.arg or ""), 0)
+            if since and called not in own:
+                mark = f"keyword:{called}.{word.arg}"
+                yield _use(node, since, f"`{called}({word.arg}=...)`", "the call is a TypeError", mark)
+
+
+def _annotations(node: ast.AST) -> Iterator[Use]:
+    """Annotations that are evaluated when the module is loaded: signatures, and class or module variables."""
+    found: list[ast.expr | None] = []
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        found = [node.returns, *(argument.annotation for argument in every if argument)]
+    elif isinstance(node, ast.Module | ast.ClassDef):
+        found = [child.annotation for child in node.body if isinstance(child, ast.AnnAssign)]
+    for annotation in found:
+        for part in ast.walk(annotation) if annotation is not None else ():
+            if (
+                isinstance(part, ast.BinOp)
+                and isinstance(part.op, ast.BitOr)
+                and (_is_type(part.left) or _is_type(part.right))
+            ):
+                yield _use(part, 10, "`X | Y` as a type", "the definition is a TypeError", "union:")
+            elif isinstance(part, ast.Subscript) and getattr(part.value, "id", "") in GENERIC_BUILTINS:
+                name = part.value.id  # type: ignore[attr-defined]
+                yield _use(part, 9, f"`{name}[...]` as a type", "the definition is a TypeError", f"generic:{name}")
+
+
+def _is_type(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Constant) and node.value is None) or getattr(node, "id", "") in BUILTIN_TYPES

@@ -1,0 +1,449 @@
+"""The project's own tests on a fresh clone: how many pass, how long they take, and why the others fail.
+
+A test counts as failing only when it fails in the whole run, fails again alone, and fails under each way of running it
+that the repo names. What fails for want of a network, a program, a display and so on is told apart and never a fault.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from review_agents.ports import Workspace
+from review_agents.probes.prepare import Prepared
+from review_agents.probes.source_tree import SourceTree, is_test_path
+from review_agents.probes.ways_to_test import Command, documented_commands
+from review_agents.probes.tracebacks import shape_of, surroundings
+from review_agents.probes.within import InsideFailed, run_inside, send
+from review_agents.records import (
+    Candidate,
+    Environment,
+    Kind,
+    Place,
+    ProbeResult,
+    ProbeState,
+    Ran,
+    Record,
+    Repo,
+    Reproduction,
+    Severity,
+    Symptom,
+)
+
+NAME = "tests"
+LIMIT_S = 900.0
+ALONE_S = 120.0
+RERUNS = 3  # of a failed test that passed when it ran again
+MOST_FINDINGS = 12
+REPORT = "/tmp/lamplighter-junit.xml"
+
+
+class Case(Record):
+    """One test, or one file that could not be collected."""
+
+    id: str  # what pytest takes, for example tests/test_a.py::TestB::test_c
+    file: str
+    outcome: str  # passed, failed, error, skipped, xfailed
+    seconds: float = 0.0
+    type: str = ""  # exception type, where it failed
+    message: str = ""
+    text: str = ""  # the failure as pytest shows it, its last part
+    place: str = ""  # FILE:LINE of the deepest line in the repo
+    line: int | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome in ("failed", "error")
+
+    @property
+    def test(self) -> str:
+        """The id without the parameters."""
+        return self.id.partition("[")[0]
+
+
+class Suite(Record):
+    """One run of the tests."""
+
+    command: str
+    ran: Ran
+    cases: tuple[Case, ...] = ()
+
+    @property
+    def failed(self) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.failed)
+
+    def count(self, outcome: str) -> int:
+        return sum(case.outcome == outcome for case in self.cases)
+
+
+def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    tree = SourceTree(workspace, repo, prepared)
+    if repo.settings.test:
+        return own_commands(workspace, repo)
+    if "python" not in prepared.languages or not has_tests(repo):
+        return ProbeResult(
+            probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There are no Python tests in this repo."
+        )
+    if not prepared.installed_test:
+        return ProbeResult(
+            probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed for its tests"
+        )
+    documented = documented_commands(repo.files, prepared.manifests, lambda path: tree.text(path) or None)
+    ways = pytest_ways(documented)
+    try:
+        suite = run_suite(workspace, ways[0])
+    except InsideFailed as problem:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"no report of the test run: {problem}")
+    if not suite.cases:
+        return nothing_ran(suite, documented)
+    failing, flaky = settle(workspace, suite, ways[1:])
+    around = {case.id: surroundings_of(case) for case in failing}
+    faults = [case for case in failing if not around[case.id]]
+    candidates = failures(workspace, faults, suite, prepared, tree)
+    candidates.extend(flaky_candidates(flaky, tree))
+    facts = facts_of(suite, failing, flaky, around, documented)
+    return ProbeResult(
+        probe=NAME,
+        state=ProbeState.FAILED if candidates else ProbeState.PASSED,
+        reason="; ".join(sorted(set(filter(None, around.values()))))[:300],
+        summary=summary_of(suite, faults, flaky, around),
+        facts=facts,
+        log=suite.ran.output[-20000:],
+        candidates=tuple(candidates),
+    )
+
+
+def has_tests(repo: Repo) -> bool:
+    return any(path.endswith(".py") and is_test_path(path) for path in repo.files)
+
+
+# Running ---------------------------------------------------------------------------------
+
+
+def pytest_ways(documented: Iterable[Command]) -> tuple[str, ...]:
+    """pytest command lines to try, the repo's own first; `python -m pytest` is always one of them."""
+    own = [re.sub(r"^coverage run .*?-m pytest|^python[\d.]* -m coverage run .*?-m pytest", "python -m pytest", one.text)
+           for one in documented if one.is_pytest]  # fmt: skip
+    whole = [
+        text
+        for text in own
+        if not re.search(r"\s(?:[\w./-]+\.py|-k|-m\s+(?!pytest)\S+|--collect-only|--lf)\b", f" {text}")
+    ]
+    return tuple(dict.fromkeys([*whole[:3], "python -m pytest"]))
+
+
+def with_report(way: str, *more: str) -> str:
+    """The command with a machine-readable report, no stop at the first failure, and no cache left in the tree."""
+    extra = shlex.join(
+        ["-p", "no:cacheprovider", f"--junitxml={REPORT}", "-o", "junit_family=xunit1", "--maxfail=0", *more]
+    )
+    return f"rm -f {REPORT}; {way} {extra}"
+
+
+def run_suite(workspace: Workspace, way: str, *more: str, timeout_s: float = LIMIT_S) -> Suite:
+    command = with_report(way, "--durations=10", *more)
+    ran = workspace.run(command, environment=Environment.TEST, timeout_s=timeout_s)
+    cases = tuple(Case(**case) for case in read_report(workspace))
+    return Suite(command=way, ran=ran, cases=cases)
+
+
+def read_report(workspace: Workspace) -> list[dict[str, object]]:
+    return list(run_inside(workspace, "read_junit", REPORT, "/job/repo", environment=Environment.NONE))
+
+
+def settle(workspace: Workspace, suite: Suite, other_ways: tuple[str, ...]) -> tuple[list[Case], list[Case]]:
+    """Which failed tests really fail, and which only sometimes: each runs alone, then in the other ways of running."""
+    failing: list[Case] = []
+    flaky: list[Case] = []
+    for case in suite.failed[:60]:
+        again = run_alone(workspace, suite.command, case)
+        (failing if again is None or again.failed else flaky).append(case)
+    for way in other_ways:
+        if not failing:
+            break
+        ids = [case.id for case in failing]
+        other = run_suite(workspace, way, *dict.fromkeys(ids), timeout_s=300.0)
+        passed = {case.id for case in other.cases if not case.failed}
+        failing = [case for case in failing if case.id not in passed]
+    return failing, [case for case in flaky if fails_sometimes(workspace, suite.command, case)]
+
+
+def run_alone(workspace: Workspace, way: str, case: Case) -> Case | None:
+    """The same test by itself; None when it did not run at all."""
+    found = run_suite(workspace, base_of(way), case.id, timeout_s=ALONE_S)
+    return next((other for other in found.cases if other.id == case.id), None)
+
+
+def base_of(way: str) -> str:
+    """The runner without paths: a single test is named instead."""
+    words = shlex.split(way)
+    at = next((number for number, word in enumerate(words) if word in ("pytest", "py.test")), len(words) - 1)
+    kept = [word for word in words[at + 1 :] if word.startswith("-") and word not in ("-n", "--cov", "-x")]
+    kept = [word for word in kept if not word.startswith(("--cov", "-n", "--maxfail"))]
+    return shlex.join([*words[: at + 1], *kept])
+
+
+def fails_sometimes(workspace: Workspace, way: str, case: Case) -> bool:
+    """A test that failed once and passed alone: it is flaky if its file, run as a whole, does both within a few runs."""
+    outcomes = set()
+    for _ in range(RERUNS):
+        found = run_suite(workspace, base_of(way), case.file or case.id, timeout_s=ALONE_S)
+        outcomes |= {other.failed for other in found.cases if other.id == case.id}
+    return outcomes == {True, False} or outcomes == {False}
+
+
+def own_commands(workspace: Workspace, repo: Repo) -> ProbeResult:
+    """The test commands of .lamplighter.toml, judged by their exit status."""
+    runs = [(text, workspace.run(text, environment=Environment.TEST, timeout_s=LIMIT_S)) for text in repo.settings.test]
+    bad = [(text, ran) for text, ran in runs if not ran.ok]
+    log = "\n".join(f"$ {text}\n{ran.output[-8000:]}[{ran.ending}]" for text, ran in runs)
+    facts = {"commands": [{"command": text, "ending": ran.ending, "seconds": ran.seconds} for text, ran in runs]}
+    if not bad:
+        return ProbeResult(
+            probe=NAME, state=ProbeState.PASSED, summary=f"{len(runs)} commands passed.", facts=facts, log=log
+        )
+    around = surroundings(bad[0][1].output)
+    candidates = (
+        () if around else tuple(command_candidate(text, ran) for text, ran in bad if not (ran.timed_out or ran.oom))
+    )
+    return ProbeResult(
+        probe=NAME,
+        state=ProbeState.FAILED if candidates else ProbeState.COULD_NOT_RUN,
+        reason=around or f"{bad[0][0]}: {bad[0][1].ending}",
+        summary=f"{len(bad)} of {len(runs)} commands failed.",
+        facts=facts,
+        log=log,
+        candidates=candidates,
+    )
+
+
+def command_candidate(text: str, ran: Ran) -> Candidate:
+    return Candidate(
+        kind=Kind.CORRECTNESS,
+        rule="tests.fail",
+        title=f"The repo's own test command fails: {text}",
+        description=f"`{text}`, named in .lamplighter.toml, ends with {ran.ending} on a fresh clone.",
+        severity=Severity.HIGH,
+        places=(Place(file=".lamplighter.toml"),),
+        reproduction=Reproduction(
+            command=text,
+            expected="exit status 0",
+            observed=ran.ending,
+            environment=Environment.TEST,
+            symptom=Symptom(nonzero=True),
+            timeout_s=LIMIT_S,
+        ),
+    )
+
+
+def nothing_ran(suite: Suite, documented: Iterable[Command]) -> ProbeResult:
+    """No test was collected: wrong options, a missing plugin, or tests for another runner. Never a silent pass."""
+    facts = {"command": suite.command, "documented": [one.model_dump() for one in documented]}
+    ending = suite.ran.ending
+    if suite.ran.exit == 5:
+        return ProbeResult(
+            probe=NAME,
+            state=ProbeState.NOT_APPLICABLE,
+            summary="pytest found no tests.",
+            facts=facts,
+            log=suite.ran.output,
+        )
+    lines = [line for line in suite.ran.output.splitlines() if re.search(r"error|Error|unrecognized", line)]
+    reason = f"`{suite.command}` ran no test ({ending}): {lines[0].strip()[:200] if lines else 'no report'}"
+    return ProbeResult(
+        probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, facts=facts, log=suite.ran.output[-20000:]
+    )
+
+
+def surroundings_of(case: Case) -> str:
+    """What the sandbox lacks for this test ("" when the failure is the repo's own)."""
+    return surroundings(f"{case.type}: {case.message}") or surroundings(
+        case.text[-1500:] if case.type in OPAQUE else ""
+    )
+
+
+OPAQUE = {"", "AssertionError", "Failed", "CalledProcessError"}  # types whose cause stands in the text around
+
+
+# Findings --------------------------------------------------------------------------------
+
+
+def failures(
+    workspace: Workspace, cases: list[Case], suite: Suite, prepared: Prepared, tree: SourceTree
+) -> list[Candidate]:
+    """One finding per root cause, the ones with most tests first."""
+    groups: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault(cause_of(case), []).append(case)
+    found = []
+    for group in sorted(groups.values(), key=len, reverse=True)[:MOST_FINDINGS]:
+        candidate = failure(workspace, group, suite, prepared, tree)
+        found.extend([candidate] if candidate else [])
+    return found
+
+
+def cause_of(case: Case) -> tuple[str, str]:
+    """What makes failures the same: exception and message shape; for bare assertions the test as well."""
+    shape = shape_of(case.type, case.message)
+    if case.type in ("AssertionError", "Failed", "") or re.match(r"assert\b", case.message):
+        return (shape_of(case.type, ""), case.test)
+    return (shape, missing_path(case))
+
+
+def missing_path(case: Case) -> str:
+    """The file that was not there, relative to the repo, where that is what the failure says."""
+    found = re.search(
+        r"(?:No such file or directory|FileNotFoundError|[Nn]ot found|does not exist)[^'\"\n]*['\"]([^'\"\n]+)['\"]",
+        f"{case.type}: {case.message}",
+    )
+    return found[1].removeprefix("/job/repo/") if found else ""
+
+
+def failure(
+    workspace: Workspace, group: list[Case], suite: Suite, prepared: Prepared, tree: SourceTree
+) -> Candidate | None:
+    first = group[0]
+    if first.file not in tree.tracked:
+        return None
+    place = tree.place(first.file, first.line or tree.line_of(first.file, f"def {first.test.rpartition('::')[2]}"))
+    why = explain(workspace, first, prepared, tree)
+    tests = sorted({case.test for case in group})
+    names = ", ".join(f"`{name}`" for name in tests[:4]) + (f" and {len(tests) - 4} more" if len(tests) > 4 else "")
+    message = f"{first.type}: {first.message}".strip(": ")[:200].replace("\n", " ")
+    many = f"{len(tests)} tests fail" if len(tests) > 1 else f"The test {tests[0].rpartition('::')[2]} fails"
+    where = (
+        f"in {first.file}"
+        if len({case.file for case in group}) == 1
+        else f"in {len({case.file for case in group})} files"
+    )
+    passing = next((case for case in suite.cases if case.outcome == "passed" and case.file == first.file), None)
+    passing = passing or next((case for case in suite.cases if case.outcome == "passed"), None)
+    runner = base_of(suite.command)
+    return Candidate(
+        kind=why.kind,
+        rule=why.rule,
+        title=f"{many} on a fresh clone {where}: {why.title or message}",
+        description=f"{names} {'fail' if len(tests) > 1 else 'fails'} with `{message}`. {why.text}".strip(),
+        severity=Severity.HIGH,
+        places=(*why.places, place),
+        reproduction=Reproduction(
+            command=f"{runner} -p no:cacheprovider {shlex.quote(first.id)}",
+            expected="the test passes",
+            observed=message,
+            environment=Environment.TEST,
+            control=f"{runner} -p no:cacheprovider {shlex.quote(passing.id)}" if passing else None,
+            symptom=Symptom(nonzero=True, contains=(first.type,) if re.fullmatch(r"\w+", first.type) else ("1 ",)),
+            timeout_s=ALONE_S,
+        ),
+        shape=shape_of(first.type, first.message),
+    )
+
+
+class Why(Record):
+    kind: Kind = Kind.CORRECTNESS
+    rule: str = "tests.fail"
+    title: str = ""
+    text: str = ""
+    places: tuple[Place, ...] = ()
+
+
+def explain(workspace: Workspace, case: Case, prepared: Prepared, tree: SourceTree) -> Why:
+    """The cause, where the tree itself tells it."""
+    path = missing_path(case)
+    if path and path not in tree.tracked and not path.startswith(("/", "..")):
+        return explain_missing_file(workspace, path, tree)
+    module = re.search(r"No module named '([^']+)'", case.message)
+    if module and module[1].split(".")[0] in prepared.missing_modules:
+        text = (
+            f"The tests import `{module[1]}`, which no dependency, extra, group or requirements file of the repo names."
+        )
+        return Why(
+            kind=Kind.PACKAGING,
+            rule="tests.undeclared-dependency",
+            title=f"`{module[1]}` is not declared anywhere",
+            text=text,
+        )
+    return Why()
+
+
+def explain_missing_file(workspace: Workspace, path: str, tree: SourceTree) -> Why:
+    """Is the file kept out of the repo by an ignore rule? Then the clone of everybody else lacks it."""
+    script = f"git -c safe.directory='*' check-ignore -v --no-index -- {shlex.quote(path)}"
+    ran = workspace.run(script, environment=Environment.NONE, timeout_s=30)
+    rule = re.match(r"([^:\t]+):(\d+):([^\t]+)\t", ran.output)
+    if ran.exit == 0 and rule and rule[1] in tree.tracked:
+        text = (
+            f"The file {path} is not in the repository: the pattern `{rule[3]}` in {rule[1]} (line {rule[2]}) ignores it, so it "
+            "exists only on the author's machine and `git add` passes over it in silence."
+        )
+        return Why(
+            kind=Kind.PACKAGING,
+            title=f"{path} is missing because {rule[1]} ignores `{rule[3]}`",
+            text=text,
+            places=(tree.place(rule[1], int(rule[2])),),
+        )
+    return Why(
+        title=f"{path} is not in the repository", text=f"The file {path} that the test needs is not in the repository."
+    )
+
+
+def flaky_candidates(flaky: list[Case], tree: SourceTree) -> list[Candidate]:
+    found: dict[str, Candidate] = {}
+    for case in flaky:
+        if case.file not in tree.tracked or surroundings_of(case):
+            continue
+        message = f"{case.type}: {case.message}".strip(": ")[:160].replace("\n", " ")
+        place = tree.place(case.file, case.line or tree.line_of(case.file, f"def {case.test.rpartition('::')[2]}"))
+        command = f"for run in $(seq 30); do\n  python -m pytest -p no:cacheprovider -q {shlex.quote(case.file)} || exit 1\ndone"
+        found.setdefault(
+            case.test,
+            Candidate(
+                kind=Kind.RELIABILITY,
+                rule="tests.flaky",
+                title=f"The test {case.test.rpartition('::')[2]} in {case.file} is flaky: it failed once and passed when run again",
+                description=f"`{case.id}` failed in the whole run with `{message}` and passed when it was run again, unchanged.",
+                severity=Severity.MEDIUM,
+                places=(place,),
+                reproduction=Reproduction(
+                    command=command,
+                    expected="the same outcome every time",
+                    observed=f"failed once with {message}",
+                    environment=Environment.TEST,
+                    symptom=Symptom(nonzero=True, contains=(case.test.rpartition("::")[2],)),
+                    timeout_s=600,
+                ),
+                shape="flaky",
+            ),
+        )
+    return list(found.values())
+
+
+# The page --------------------------------------------------------------------------------
+
+
+def facts_of(
+    suite: Suite, failing: list[Case], flaky: list[Case], around: dict[str, str], documented: Iterable[Command]
+) -> dict[str, object]:
+    slowest = sorted(suite.cases, key=lambda case: case.seconds, reverse=True)[:10]
+    return {
+        "command": suite.command,
+        "documented": [one.model_dump() for one in documented],
+        "seconds": round(suite.ran.seconds, 2),
+        "peak_bytes": suite.ran.peak_bytes,
+        "tests": len(suite.cases),
+        **{outcome: suite.count(outcome) for outcome in ("passed", "failed", "error", "skipped", "xfailed")},
+        "failures": [case.model_dump(exclude={"text"}) for case in failing[:50]],
+        "could_not_run": {test: why for test, why in around.items() if why},
+        "flaky": [case.id for case in flaky],
+        "slowest": [{"test": case.id, "seconds": case.seconds} for case in slowest],
+    }
+
+
+def summary_of(suite: Suite, faults: list[Case], flaky: list[Case], around: dict[str, str]) -> str:
+    parts = [f"{suite.count('passed')} of {len(suite.cases)} tests passed in {suite.ran.seconds:.1f} s"]
+    excused = sum(bool(why) for why in around.values())
+    for number, word in ((len(faults), "failed"), (len(flaky), "flaky"), (excused, "need what the sandbox lacks")):
+        parts.extend([f"{number} {word}"] if number else [])
+    return ", ".join(parts) + "."
+
+
+__all__ = ["NAME", "probe", "send"]
