@@ -4,12 +4,19 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from orchestrator.sandbox.contract import Sandbox
+from orchestrator.sandbox.contract import Box, Limits, Sandbox
 from orchestrator.settings import Settings
 from orchestrator.store.session import Sessions
-from review_agents.ports import Git, Node
+from review_agents.ports import Git, Node, Workspace
+from review_agents.records import ProbeResult, Repo
+
+if TYPE_CHECKING:  # the probes and what they import are for workers only
+    from review_agents.probes import Prepared, Probe
+
+Prepare = Callable[[Workspace, Repo], tuple["Prepared", ProbeResult]]
 
 
 def utc_now() -> datetime:
@@ -24,6 +31,10 @@ def addresses_of(host: str) -> tuple[str, ...]:
         return ()
 
 
+def never() -> bool:
+    return False
+
+
 @dataclass(frozen=True)
 class Workshop:
     sessions: Sessions
@@ -31,7 +42,12 @@ class Workshop:
     machine: str  # this machine's id
     git: Git
     nudge: Callable[[UUID], None]  # wakes a worker for a review; call it after the commit. It must not raise.
-    sandbox: Sandbox | None = None  # only workers have one
+    sandbox: Sandbox | None = None  # only workers have one; so the five below
+    limits: Callable[[float], Limits] = lambda step_s: Limits(step_s=step_s)  # of a box that may live that long
+    workspace: Callable[[Box], Workspace] | None = None  # what a probe is given of an open box
+    prepare: "Prepare | None" = None
+    probes: "tuple[Probe, ...]" = ()
+    stopping: Callable[[], bool] = never  # whether this process was told to end: then reviews are given back
     node: Node | None = None  # None: no model is configured, reviews are evidence only
     clock: Callable[[], datetime] = utc_now  # aware
     resolve: Callable[[str], tuple[str, ...]] = addresses_of

@@ -35,3 +35,8 @@ def report(db: Session, machine: str, now: datetime, **what: Any) -> None:
 def heard_of_since(db: Session, when: datetime) -> Sequence[Machine]:
     """Machines with a worker that reported since then."""
     return db.scalars(select(Machine).where(Machine.heartbeat >= when, Machine.worker_pid.is_not(None))).all()
+
+
+def silent_since(db: Session, when: datetime) -> Sequence[Machine]:
+    """Machines that claim to have a worker and have not reported since then."""
+    return db.scalars(select(Machine).where(Machine.heartbeat < when, Machine.worker_pid.is_not(None))).all()

@@ -1,0 +1,209 @@
+"""Proving claims: each reproduction is run again by us, twice, each time in a fresh box, with its control.
+
+A claim is confirmed when both runs show its symptom, every control succeeds, its quotes exist at the commit and
+the source is unchanged afterwards. "The verifier did not run" is a state of its own, with its reason.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from orchestrator.sandbox.contract import Box, SandboxError
+from review_agents.identity import clean_path
+from review_agents.ports import Checkout
+from review_agents.records import (
+    Candidate,
+    Environment,
+    Network,
+    Ran,
+    Reproduction,
+    Source,
+    Verification,
+    VerificationState,
+)
+
+RUNS = 2
+SOURCE_CHECK_S = 60.0
+QUOTE_PROBLEMS_NAMED = 3
+
+# Prints, as JSON, the tracked files that are not what they were in /base/repo. Runs under the host image's own
+# interpreter, isolated, so that nothing a reproduction left behind (PYTHONPATH, a changed .git) can answer for it.
+SOURCE_CHECK = r"""
+import json, os, stat, sys
+
+def same(one, other):
+    try:
+        a, b = os.lstat(one), os.lstat(other)
+        if stat.S_IFMT(a.st_mode) != stat.S_IFMT(b.st_mode):
+            return False
+        if stat.S_ISLNK(a.st_mode):
+            return os.readlink(one) == os.readlink(other)
+        if not stat.S_ISREG(a.st_mode):
+            return True
+        if a.st_size != b.st_size or (a.st_mode ^ b.st_mode) & 0o111:
+            return False
+        with open(one, "rb") as x, open(other, "rb") as y:
+            while True:
+                part = x.read(1 << 20)
+                if part != y.read(1 << 20):
+                    return False
+                if not part:
+                    return True
+    except FileNotFoundError:
+        return os.path.lexists(one) == os.path.lexists(other)
+    except OSError:
+        return False
+
+changed = [name for name in json.load(sys.stdin) if not same("/job/repo/" + name, "/base/repo/" + name)]
+print(json.dumps(changed[:20]))
+"""
+
+
+class Boxes(Protocol):
+    """Where the verifier gets fresh boxes: one per call, named after the step and the number of the run."""
+
+    def __call__(self, name: str, *, egress: bool) -> Box: ...
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """Runs reproductions of one review."""
+
+    boxes: Boxes
+    checkout: Checkout
+    files: tuple[str, ...]  # tracked, as in the commit
+    time_left: Callable[[], float]  # seconds of the review's budget
+    say: Callable[[str], None]  # the step's log
+
+    def verify(self, candidate: Candidate) -> Verification:
+        """What came of the claim. Raises `Cancelled` and `LostClaim` only."""
+        problem = self.quote_problem(candidate)
+        if problem:
+            return unverified(problem)
+        if candidate.reproduction is None:
+            return unverified("an opinion: nothing to run" if candidate.opinion else "it has no reproduction")
+        return self.rerun(candidate.reproduction, candidate.source)
+
+    def rerun(self, reproduction: Reproduction, source: Source) -> Verification:
+        """Run it twice and judge."""
+        refusal = self.refusal(reproduction, source)
+        if refusal:
+            return unverified(refusal)
+        runs: list[Ran] = []
+        shown: list[bool] = []
+        try:
+            for number in range(1, RUNS + 1):
+                ran, problem = self.run_once(reproduction, number)
+                if ran is not None:
+                    runs.append(ran)
+                if problem:
+                    return unverified(problem, runs)
+                assert ran is not None
+                shown.append(reproduction.symptom.shown_by(ran))
+        except SandboxError as error:
+            return unverified(f"the sandbox failed: {error}", runs)
+        return judged(shown, runs, has_control=reproduction.control is not None)
+
+    def refusal(self, reproduction: Reproduction, source: Source) -> str:
+        """Why it is not run at all, or ""."""
+        if reproduction.network is Network.EGRESS and source is not Source.PROBE:
+            return "its reproduction asks for the network, which only the service's own checks may use"
+        if self.time_left() <= 0:
+            return "the review's time budget is used up"
+        return ""
+
+    def run_once(self, reproduction: Reproduction, number: int) -> tuple[Ran | None, str]:
+        """The reproduction in one fresh box, its control in another; what it did, and why that says nothing."""
+        ran, changed = self.in_fresh_box(reproduction, reproduction.command, f"{number}")
+        if changed:
+            return ran, f"changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+        if ran.timed_out or ran.oom:
+            return ran, f"its reproduction {ran.ending}"
+        if reproduction.control is not None:
+            control, changed = self.in_fresh_box(reproduction, reproduction.control, f"{number}-control")
+            if changed:
+                return ran, f"its control changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+            if not control.ok:
+                last = control.output.strip().rpartition("\n")[2][:200]
+                return ran, f"its control failed, too ({control.ending}{': ' + last if last else ''})"
+        return ran, ""
+
+    def in_fresh_box(self, reproduction: Reproduction, command: str, name: str) -> tuple[Ran, tuple[str, ...]]:
+        """What the command did, and the tracked files that differ afterwards."""
+        box = self.boxes(name, egress=reproduction.network is Network.EGRESS)
+        try:
+            ran = box.run(
+                command,
+                environment=reproduction.environment,
+                network=reproduction.network,
+                timeout_s=min(reproduction.timeout_s, max(self.time_left(), 1.0)),
+            )
+            return ran, self.changed_files(box)
+        finally:
+            box.destroy()
+
+    def changed_files(self, box: Box) -> tuple[str, ...]:
+        checked = box.run(
+            f"exec python3 -I -c {quoted(SOURCE_CHECK)}",
+            environment=Environment.NONE,
+            timeout_s=SOURCE_CHECK_S,
+            stdin=json.dumps(self.files),
+        )
+        try:
+            return tuple(str(name) for name in json.loads(checked.output.strip().rpartition("\n")[2]))
+        except (ValueError, TypeError):
+            raise SandboxError(
+                f"the tracked files could not be compared ({checked.ending}): {checked.output[-300:]}"
+            ) from None
+
+    def quote_problem(self, candidate: Candidate) -> str:
+        """Which quoted text is not at the commit, or ""."""
+        problems = [
+            f"the quoted text is not in {place.file}"
+            for place in candidate.places
+            if place.quote and not self.has_quote(place.file, place.quote)
+        ]
+        return "; ".join(problems[:QUOTE_PROBLEMS_NAMED])
+
+    def quotes_gone(self, candidate: Candidate) -> bool:
+        """Whether it quotes something, and none of that exists any more."""
+        quoting = [place for place in candidate.places if place.quote]
+        return bool(quoting) and not any(self.has_quote(place.file, place.quote) for place in quoting)
+
+    def has_quote(self, file: str, quote: str) -> bool:
+        text = self.checkout.show(clean_path(file))
+        return text is not None and folded(quote) in folded(text)
+
+
+def judged(shown: list[bool], runs: list[Ran], *, has_control: bool) -> Verification:
+    if all(shown):
+        state, reason = VerificationState.CONFIRMED, "" if has_control else "no control"
+    elif any(shown):
+        state, reason = VerificationState.FLAKY, f"shown in {sum(shown)} of {len(shown)} runs"
+    else:
+        state, reason = VerificationState.NOT_REPRODUCED, f"not shown in {len(shown)} runs"
+    return Verification(state=state, reason=reason, runs=tuple(map(shortened, runs)))
+
+
+def unverified(reason: str, runs: list[Ran] | None = None) -> Verification:
+    return Verification(state=VerificationState.UNVERIFIED, reason=reason, runs=tuple(map(shortened, runs or [])))
+
+
+RUN_CHARS = 8000  # of each end of a run's output; it is stored with the finding, the whole is in the step's log
+
+
+def shortened(ran: Ran) -> Ran:
+    output = ran.output
+    if len(output) <= 2 * RUN_CHARS:
+        return ran
+    dropped = ran.dropped_bytes + len(output[RUN_CHARS:-RUN_CHARS].encode("utf-8", "replace"))
+    return ran.model_copy(update={"head": output[:RUN_CHARS], "tail": output[-RUN_CHARS:], "dropped_bytes": dropped})
+
+
+def folded(text: str) -> str:
+    return " ".join(text.split())
+
+
+def quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\"'\"'") + "'"

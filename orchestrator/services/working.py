@@ -1,0 +1,87 @@
+"""What a worker does when it is woken: one review after another, never two at a time on this machine."""
+
+import os
+import shutil
+from collections.abc import Callable
+from uuid import UUID
+
+import structlog
+from sqlalchemy import update
+
+from orchestrator.services import host_lock, running, sweeping
+from orchestrator.services.workshop import Workshop, never
+from orchestrator.store import claims, machines
+from orchestrator.store.reviews import Review, ReviewState
+
+log = structlog.get_logger(__name__)
+
+
+def work(shop: Workshop) -> int:
+    """Do what is due until nothing is left, and return how many reviews that were.
+
+    A message that woke us is never believed: the table says what there is to do.
+    """
+    done = 0
+    while not shop.stopping():
+        with shop.sessions.reading() as db:
+            if claims.next_due(db, shop.clock()) is None:
+                return done
+        if not do_one(shop, None):
+            return done
+        done += 1
+    return done
+
+
+def do_one(
+    shop: Workshop,
+    review_id: UUID | None,
+    *,
+    waiting: Callable[[str], None] = lambda holder: None,
+    give_up: Callable[[], bool] = never,
+) -> bool:
+    """Do that review, or the one that is due first, once the host is free. False when there was none to do.
+
+    `waiting` hears who holds the host; `give_up` ends the waiting.
+    """
+    lock = shop.settings.host_lock
+    name = f"lamplighter, process {os.getpid()}, data in {shop.settings.data}"
+    with host_lock.held(lock, name, waiting=waiting, give_up=lambda: give_up() or shop.stopping()) as ours:
+        if not ours:
+            return False
+        sweeping.sweep_machine(shop)
+        with shop.sessions.reading() as db:
+            chosen = review_id or claims.next_due(db, shop.clock())
+        if chosen is None or not enough_disk(shop, chosen):
+            return False
+        report(shop, current_review=chosen)
+        try:
+            return running.execute(shop, chosen)
+        finally:
+            report(shop, current_review=None)
+
+
+def enough_disk(shop: Workshop, review_id: UUID) -> bool:
+    """Whether a review may start; if not, the waiting one says why."""
+    floor = shop.settings.free_disk_bytes
+    free = shutil.disk_usage(shop.settings.data).free
+    if free >= floor:
+        return True
+    note = (
+        f"waits: {free >> 20} MiB are free below {shop.settings.data}, and no review starts with less than "
+        f"{floor >> 20} MiB (LAMPLIGHTER_FREE_DISK_BYTES)"
+    )
+    log.warning(note, review=str(review_id))
+    with shop.sessions.begin() as db:
+        db.execute(
+            update(Review)
+            .where(Review.id == review_id, Review.state == ReviewState.QUEUED)
+            .values(outcome_note=note)
+            .execution_options(synchronize_session=False)
+        )
+    return False
+
+
+def report(shop: Workshop, **what: object) -> None:
+    """Tell the table about this machine."""
+    with shop.sessions.begin() as db:
+        machines.report(db, shop.machine, shop.clock(), **what)
