@@ -99,11 +99,10 @@ class PageTable:
                     self.pool.drop(page)
                     self.pages[index] = None
 
-    def splits(self, layer: int, end: int, earliest_query: int) -> list[Split]:
-        """Splits that hold positions below end, as far as a query at earliest_query or later can see them."""
-        first = 0 if self.window is None else max(0, earliest_query - self.window + 1) // SPLIT
+    def splits(self, layer: int, end: int, since: int = 0) -> list[Split]:
+        """Splits that hold positions below end, from the one with position `since` on."""
         found = []
-        for index in range(first, -(-end // SPLIT)):
+        for index in range(since // SPLIT, -(-end // SPLIT)):
             page = self.pages[index]
             assert page is not None, "a page in sight was given back"
             valid = min(SPLIT, end - index * SPLIT)

@@ -41,6 +41,10 @@ class Visibility:
     causal: bool = True
     window: int | None = None
 
+    def first_seen(self, position: int) -> int:
+        """The earliest key that a query at this position, or later, can see."""
+        return 0 if self.window is None else max(0, position - self.window + 1)
+
     def mask(self, q_position: torch.Tensor, low: int, high: int, split: Split) -> torch.Tensor | None:
         """[rows, length] bool, or None when every query (positions low to high) sees every key of the split."""
         length = split.k.shape[1]
