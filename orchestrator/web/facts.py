@@ -19,7 +19,7 @@ def lines(facts: Any) -> list[tuple[str, str]]:
     """Names in words with values as short texts; empty ones are left out."""
     if not isinstance(facts, Mapping):
         return []
-    found = [(str(name).replace("_", " "), in_short(value)) for name, value in facts.items()]
+    found = [(str(name).replace("_", " "), in_short(value)) for name, value in facts.items() if name not in TABLED]
     return [(name, value) for name, value in found if value][:MOST]
 
 
@@ -81,27 +81,42 @@ class Hot:
     share: float  # of all own time, 0 to 1
 
 
-COUNTS = ("passed", "failed", "errors", "skipped", "xfailed", "xpassed", "flaky")
+COUNTS = ("passed", "failed", "error", "skipped", "xfailed")
+# What has a table of its own is not repeated among the lines.
+TABLED = frozenset({"failures", "slowest", "functions", "examples"})
 
 
 def suites(evidence: Iterable[Evidence]) -> list[Suite]:
-    """Test runs: facts with `passed` or `failed`, of the probe itself or one a suite under `suites`."""
+    """Test runs: facts that count what passed or failed (probes/tests.py, `facts_of`)."""
     found = []
     for one in evidence:
-        for facts in [one.facts, *mappings(one.facts.get("suites"))]:
-            counts = [(word, int(count)) for word in COUNTS if (count := number(facts.get(word))) is not None]
-            if counts:
-                title = first_text(facts, "name", "title", "runner", "framework") or one.probe
-                failures = [
-                    (first_text(failure, "test", "name", "id"), first_text(failure, "message", "reason", "said"))
-                    for failure in mappings(facts.get("failures"))
-                ]
-                slowest = [
-                    (first_text(test, "test", "name", "id"), number(test.get("seconds")) or 0.0)
-                    for test in mappings(facts.get("slowest"))
-                ]
-                shown = [(word, count) for word, count in counts if count or word in ("passed", "failed")]
-                found.append(Suite(title, first_text(facts, "command"), shown, failures[:MOST], slowest[:10]))
+        counts = [(word, int(count)) for word in COUNTS if (count := number(one.facts.get(word))) is not None]
+        if not counts:
+            continue
+        flaky = texts(one.facts.get("flaky"))
+        unable = one.facts.get("could_not_run")
+        failures = [
+            (
+                first_text(failure, "test", "id", "name"),
+                ": ".join(filter(None, (first_text(failure, "type"), first_text(failure, "message")))),
+            )
+            for failure in mappings(one.facts.get("failures"))
+        ]
+        failures += [(test, "flaky: it passed when it was run again") for test in flaky]
+        excused = dict(unable) if isinstance(unable, Mapping) else {}
+        failures = [
+            (test, f"{said} (not held against the repo: {in_short(excused[test])})" if test in excused else said)
+            for test, said in failures
+        ]
+        slowest = [
+            (first_text(test, "test", "id", "name"), number(test.get("seconds")) or 0.0)
+            for test in mappings(one.facts.get("slowest"))
+        ]
+        shown = [(word, count) for word, count in counts if count or word in ("passed", "failed")]
+        shown += [("flaky", len(flaky))] if flaky else []
+        found.append(
+            Suite(one.probe.replace("_", " "), first_text(one.facts, "command"), shown, failures[:MOST], slowest[:10])
+        )
     return found
 
 
@@ -137,12 +152,13 @@ def examples(evidence: Iterable[Evidence]) -> list[Example]:
 
 
 def hottest(evidence: Iterable[Evidence]) -> list[Hot]:
+    """The package's own functions that the profiled test run spent its time in (probes/profile.py)."""
     found = []
     for one in evidence:
-        rows = mappings(one.facts.get("hottest"))
-        whole = sum(number(row.get("seconds")) or 0.0 for row in rows)
+        rows = mappings(one.facts.get("functions"))
+        whole = sum(number(row.get("own_s")) or 0.0 for row in rows)
         for row in rows:
-            seconds = number(row.get("seconds"))
+            seconds = number(row.get("own_s"))
             share = number(row.get("share"))
             if share is None:
                 share = seconds / whole if seconds and whole else 0.0

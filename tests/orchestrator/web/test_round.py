@@ -32,7 +32,12 @@ def test_names_are_put_into_words() -> None:
 
 
 def test_many_proofs_are_one_stop_in_the_place_of_the_first() -> None:
-    steps = [step("checkout"), step("verify:a"), step("verify:b", StepState.RUNNING, 3), step("merge", StepState.PENDING)]
+    steps = [
+        step("checkout"),
+        step("verify:a"),
+        step("verify:b", StepState.RUNNING, 3),
+        step("merge", StepState.PENDING),
+    ]
     found = stops(steps, NOW)
     assert [(one.title, one.state, one.said) for one in found] == [
         ("Check out", StepState.DONE, "all well"),

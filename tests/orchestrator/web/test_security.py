@@ -36,7 +36,16 @@ def test_a_listed_host_is_served_on_any_port(client: TestClient, host: str) -> N
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "127.0.0.1.evil.example", "localhost@evil.example", "[::1", "", "localhost:80:80", "127.0.0.2", "evil@localhost"],
+    [
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost@evil.example",
+        "[::1",
+        "",
+        "localhost:80:80",
+        "127.0.0.2",
+        "evil@localhost",
+    ],
 )
 def test_another_host_is_refused_and_told_what_to_do(client: TestClient, host: str) -> None:
     answer = client.get("/page", headers={"Host": host})
