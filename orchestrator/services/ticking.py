@@ -42,11 +42,9 @@ def use_slot(shop: Workshop, schedule_id: UUID, slot: datetime) -> UUID | None:
                 return None  # another tick was faster, or it was changed meanwhile
             now = shop.clock()
             schedule.last_slot = slot
-            schedule.next_at = scheduling.following(schedule, now)
             note, review = queue(shop, db, schedule, slot, now, unchanged)
             schedule.last_note = note
-            if review is None and schedule.kind is ScheduleKind.LOOP:
-                schedule.next_at = scheduling.after_pause(schedule, now)
+            schedule.next_at = (scheduling.after_slot if review else scheduling.after_nothing)(schedule, now)
             return review
     except IntegrityError:  # another tick made the row in this instant
         return None
@@ -112,4 +110,4 @@ def heal_loops(shop: Workshop, now: datetime) -> None:
             Schedule.kind == ScheduleKind.LOOP, Schedule.enabled, Schedule.next_at.is_(None), ~under_way.exists()
         )
         for schedule in db.scalars(still):
-            schedule.next_at = scheduling.after_pause(schedule, now)
+            schedule.next_at = scheduling.after_nothing(schedule, now)

@@ -3,6 +3,8 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -85,3 +87,13 @@ def report(shop: Workshop, **what: object) -> None:
     """Tell the table about this machine."""
     with shop.sessions.begin() as db:
         machines.report(db, shop.machine, shop.clock(), **what)
+
+
+def describe(shop: Workshop) -> dict[str, Any] | None:
+    """This machine's sandbox, for its row."""
+    return asdict(shop.sandbox.describe()) if shop.sandbox is not None else None
+
+
+def something_is_due(shop: Workshop) -> bool:
+    with shop.sessions.reading() as db:
+        return claims.next_due(db, shop.clock()) is not None

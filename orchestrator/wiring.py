@@ -1,0 +1,189 @@
+"""Puts a process together: reads nothing but the settings, and knows every room but the doors."""
+
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import structlog
+from celery import Celery
+
+from orchestrator.clients.git import Git
+from orchestrator.clients.git_target import GitRules
+from orchestrator.clients.node import HttpNode
+from orchestrator.sandbox.contract import Box, Limits, Sandbox
+from orchestrator.sandbox.limits import configured
+from orchestrator.sandbox.select import choose
+from orchestrator.sandbox.workspace import BoxWorkspace
+from orchestrator.services.workshop import Workshop, never
+from orchestrator.settings import Settings, SettingsError
+from orchestrator.store.session import open_sessions
+from review_agents.ports import Node, Workspace
+
+log = structlog.get_logger(__name__)
+
+WAKE = "lamplighter.reviews.wake"  # the one task that is sent
+QUEUE = "reviews"
+WAKE_EXPIRES_S = 600  # a worker that was busy longer has looked at the table since
+MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
+NODE_NOTE = "node on this machine"
+
+
+def service(settings: Settings) -> Workshop:
+    """For web, beat and command line: everything but the sandbox."""
+    sender = Celery("lamplighter", set_as_current=False)
+    sender.conf.update(celery_settings(settings))
+
+    def nudge(review_id: UUID) -> None:
+        try:
+            sender.send_task(WAKE, (str(review_id),), queue=QUEUE, expires=WAKE_EXPIRES_S, retry=False)
+        except Exception as error:  # whatever a broker can do; the sweep finds the row all the same
+            log.warning("no worker could be woken; the sweep will", review=str(review_id), error=str(error))
+
+    return Workshop(
+        sessions=open_sessions(settings.database),
+        settings=settings,
+        machine=machine_id(settings),
+        git=git(settings),
+        nudge=nudge,
+        node=node(settings),
+    )
+
+
+def worker(settings: Settings, *, stopping: Callable[[], bool] = never) -> Workshop:
+    """For whoever runs reviews. Raises `SandboxError`, with what to do, where no sandbox works."""
+    return with_sandbox(service(settings), choose(settings, egress_log=log_egress), stopping=stopping)
+
+
+def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], bool] = never) -> Workshop:
+    """The same workshop, able to run reviews in that sandbox."""
+    from review_agents.probes import ALL, prepare  # web and beat need neither them nor what they import
+
+    settings = shop.settings
+
+    def limits(step_s: float) -> Limits:
+        return configured(settings, step_s=step_s)
+
+    def workspace(box: Box) -> Workspace:
+        return BoxWorkspace(box, cpus=limits(60).cpus, note=note_of(settings))
+
+    return replace(
+        shop,
+        sandbox=sandbox,
+        limits=limits,
+        workspace=workspace,
+        prepare=prepare,
+        probes=ALL,
+        stopping=stopping,
+    )
+
+
+def celery_settings(settings: Settings) -> dict[str, Any]:
+    """What every Celery app of ours is configured with, whichever broker it is."""
+    return {
+        "broker_url": settings.broker,
+        "broker_transport_options": transport_options(settings),
+        "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
+        "task_default_queue": QUEUE,
+        "task_ignore_result": True,
+        "task_acks_late": False,  # the row is the job: a message that comes twice or never is harmless
+        "worker_prefetch_multiplier": 1,
+        "worker_concurrency": 1,
+        "worker_enable_remote_control": False,
+        "worker_send_task_events": False,
+        "worker_hijack_root_logger": False,
+        "worker_redirect_stdouts": False,
+        "task_serializer": "json",
+        "accept_content": ["json"],
+        "timezone": "UTC",
+    }
+
+
+def transport_options(settings: Settings) -> dict[str, Any]:
+    if not settings.broker.startswith("filesystem:"):
+        return {
+            "visibility_timeout": 3600,
+            "socket_connect_timeout": 3,
+            "socket_timeout": 30,
+            "socket_keepalive": True,
+            "health_check_interval": 10,
+        }
+    folder = settings.data / "queue"
+    for name in ("messages", "control"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    return {
+        "data_folder_in": str(folder / "messages"),
+        "data_folder_out": str(folder / "messages"),
+        "control_folder": str(folder / "control"),
+        "polling_interval": 0.25,
+    }
+
+
+def git(settings: Settings) -> Git:
+    rules = GitRules(
+        schemes=settings.git_schemes,
+        allow_ranges=settings.egress_allow_ranges,
+        roots=tuple(Path(root) for root in settings.allowed_roots),
+        ssh_key=settings.git_ssh_key,
+        max_repo_bytes=settings.max_repo_bytes,
+        timeout_s=settings.git_timeout_s,
+    )
+    return Git(settings.data / "mirrors", rules)
+
+
+def node(settings: Settings) -> Node | None:
+    if not settings.model_url:
+        return None
+    key = ""
+    if settings.model_key_file:
+        try:
+            key = settings.model_key_file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingsError(f"The key file {settings.model_key_file} cannot be read: {error}.") from None
+    return HttpNode(settings.model_url, key)
+
+
+def note_of(settings: Settings) -> str:
+    """What must stand on every measurement: with a node on the same machine there are no verdicts."""
+    host = urlsplit(settings.model_url).hostname if settings.model_url else None
+    return NODE_NOTE if host in ("127.0.0.1", "localhost", "::1") else ""
+
+
+def machine_id(settings: Settings) -> str:
+    """The setting, else the host's own id, else one made once in the data folder."""
+    if settings.machine:
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", settings.machine):
+            raise SettingsError(
+                f"LAMPLIGHTER_MACHINE: found {settings.machine!r}, expected up to 64 letters, digits, dots, - and _."
+            )
+        return settings.machine
+    for file in MACHINE_ID_FILES:
+        try:
+            if re.fullmatch(r"[0-9a-f]{32}", found := file.read_text().strip()):
+                return found
+        except OSError:
+            continue
+    own = settings.data / "machine"
+    own.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError), own.open("x") as made:
+        made.write(secrets.token_hex(16))
+    return own.read_text().strip()
+
+
+def our_version() -> str:
+    try:
+        return version("lamplighter")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def log_egress(box: str, host: str, refusal: str) -> None:
+    if refusal:
+        log.info("egress refused", box=box, host=host, reason=refusal)
