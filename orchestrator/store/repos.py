@@ -1,10 +1,12 @@
 """Repos under review."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from sqlalchemy import UniqueConstraint, select
+from sqlalchemy import UniqueConstraint, func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import Base, Key, choice
@@ -29,9 +31,25 @@ class Repo(Base):
     created_at: Mapped[datetime]
 
 
-def by_url(db: Session, url: str) -> Repo | None:
-    return db.scalar(select(Repo).where(Repo.url == url))
-
-
 def get(db: Session, repo_id: UUID) -> Repo | None:
     return db.get(Repo, repo_id)
+
+
+def by_urls(db: Session, urls: Sequence[str]) -> Repo | None:
+    """The repo with the first of the URLs that any has."""
+    found = {repo.url: repo for repo in db.scalars(select(Repo).where(Repo.url.in_(urls)))}
+    return next((found[url] for url in urls if url in found), None)
+
+
+def add_or_find(db: Session, repo: Repo) -> Repo:
+    """Add the repo, or return the one that somebody else added with its URL in this instant."""
+    try:
+        with db.begin_nested():
+            db.add(repo)
+        return repo
+    except IntegrityError:
+        return db.scalars(select(Repo).where(Repo.url == repo.url)).one()
+
+
+def listed(db: Session) -> Sequence[Repo]:
+    return db.scalars(select(Repo).order_by(func.lower(Repo.name), Repo.id)).all()

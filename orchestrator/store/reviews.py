@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
@@ -103,15 +104,33 @@ def get(db: Session, review_id: UUID) -> Review | None:
 
 
 def waiting_for(db: Session, repo_id: UUID, ref: str) -> Review | None:
-    """The review of that repo and ref that waits and was never started."""
+    """The review of that repo and ref that waits and was never started, locked so that no worker claims it now."""
     return db.scalar(
-        select(Review).where(
+        select(Review)
+        .where(
             Review.repo_id == repo_id,
             Review.ref == ref,
             Review.state == ReviewState.QUEUED,
             Review.started_at.is_(None),
         )
+        .with_for_update()
     )
+
+
+def add_or_find_waiting(db: Session, review: Review) -> Review:
+    """Add the review, or return the one of its repo and ref that waits already."""
+    waiting = waiting_for(db, review.repo_id, review.ref)
+    if waiting is not None:
+        return waiting
+    try:
+        with db.begin_nested():
+            db.add(review)
+        return review
+    except IntegrityError:  # somebody else was faster by an instant
+        waiting = waiting_for(db, review.repo_id, review.ref)
+        if waiting is None:
+            raise
+        return waiting
 
 
 def page(
