@@ -18,7 +18,6 @@ from orchestrator.store.schedules import ScheduleKind
 
 CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
 DAY = timedelta(days=1)
-PAUSE_AFTER_FAILURE = timedelta(minutes=15)  # at least: a repo that cannot be reached is not asked each minute
 
 
 class Timetable(Protocol):
@@ -43,17 +42,9 @@ def first(one: Timetable, now: datetime) -> datetime | None:
     return nightly_after(one, now) if one.kind is ScheduleKind.NIGHTLY else now
 
 
-def following(one: Timetable, now: datetime) -> datetime | None:
-    """The slot after the one that has just been used. A loop's is planned when its review has ended."""
-    if not one.enabled or one.kind is ScheduleKind.LOOP:
-        return None
-    return nightly_after(one, now)
-
-
-def after_pause(one: Timetable, ended: datetime, *, failed: bool = False) -> datetime:
+def after_review(one: Timetable, ended: datetime) -> datetime | None:
     """A loop's next slot, once its review has ended."""
-    pause = timedelta(minutes=one.pause_minutes)
-    return ended + (max(pause, PAUSE_AFTER_FAILURE) if failed else pause)
+    return ended + timedelta(minutes=one.pause_minutes) if one.enabled else None
 
 
 def nightly_after(one: Timetable, moment: datetime) -> datetime:

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from orchestrator.services import slots
+from orchestrator.services import scheduling
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import repos, reviews, schedules
 from orchestrator.store.reviews import PRIORITY_SCHEDULED, Review, ReviewState

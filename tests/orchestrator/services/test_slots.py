@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.services.slots import after_pause, first, following, in_zone, nightly_after, parse_clock
+from orchestrator.services.slots import after_review, first, in_zone, nightly_after, parse_clock
 from orchestrator.store.schedules import ScheduleKind
 
 # Zones with every kind of oddity: half-hour shifts, shifts at midnight, no shifts, a skipped day, odd offsets.
@@ -81,28 +81,19 @@ def exists(local: datetime) -> bool:
 @given(moments, clocks, st.sampled_from(ZONES), st.integers(0, 10**7))
 def test_after_any_downtime_the_next_slot_is_still_to_come(planned: datetime, at: str, zone: str, down_s: int) -> None:
     now = planned + timedelta(seconds=down_s)
-    next_at = following(Plan(at=at, zone=zone), now)
-    assert next_at is not None and next_at > now
+    assert nightly_after(Plan(at=at, zone=zone), now) > now
 
 
 def test_a_disabled_schedule_has_no_slot() -> None:
     now = utc("2026-05-01T00:30")
-    assert first(Plan(enabled=False), now) is None and following(Plan(enabled=False), now) is None
+    assert first(Plan(enabled=False), now) is None and after_review(Plan(enabled=False), now) is None
 
 
 def test_a_loop_starts_at_once_and_comes_again_a_pause_after_its_review_ended() -> None:
     now = utc("2026-05-01T00:00")
     loop = Plan(kind=ScheduleKind.LOOP, pause_minutes=90)
     assert first(loop, now) == now
-    assert following(loop, now) is None
-    assert after_pause(loop, now) == now + timedelta(minutes=90)
-
-
-def test_a_loop_without_pause_still_rests_after_a_failure() -> None:
-    now = utc("2026-05-01T00:00")
-    loop = Plan(kind=ScheduleKind.LOOP)
-    assert after_pause(loop, now) == now
-    assert after_pause(loop, now, failed=True) == now + timedelta(minutes=15)
+    assert after_review(loop, now) == now + timedelta(minutes=90)
 
 
 @pytest.mark.parametrize("text", ["24:00", "1:00", "01:60", "", "01:00:00", "-1:00", "٠١:٠٠", "01:00\n"])
