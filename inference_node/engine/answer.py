@@ -47,7 +47,7 @@ class AnswerParser:
     """One answer while it grows. `feed` text, then `finish`; each gives the parts that are certain by then."""
 
     def __init__(self, *, form: ToolForm | None, tools: Sequence[Tool] = (), thinking: bool = False) -> None:
-        """form: None when no tools are on offer, so that a call's text is text. thinking: the prompt opened a thought."""
+        """form: None when no tools are on offer; a call's text is text then. thinking: the prompt opened a thought."""
         self._form = form
         self._tools = {tool.name: tool for tool in tools}
         self._rest = ""  # not parsed yet

@@ -1,8 +1,8 @@
 """What callers may know of the engine: requests in, events out. The server imports nothing else of it.
 
-A caller hands `submit` a request and a function that takes events. The engine calls that function on its own thread, in
-this order and never after the last: `Started` once, `Piece` any number of times, `Ended` exactly once, whatever happens.
-The function must not block: put the event on a queue.
+A caller hands `submit` a request and a function that takes events. The function is called in this order and never after
+the last: `Started` at most once, `Piece` any number of times, `Ended` exactly once, whatever happens. It is called on
+the engine's thread, which it must not block: put the event on a queue.
 """
 
 import secrets
@@ -40,8 +40,8 @@ __all__ = [
     "Reason",
     "Request",
     "Reuse",
-    "Sampling",
     "Said",
+    "Sampling",
     "Speculation",
     "Spent",
     "Started",
@@ -110,7 +110,7 @@ class Request:
     """One text to generate."""
 
     prompt: tuple[int, ...]
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     max_tokens: int | None = None  # None: as many as the context has room for
     stop: tuple[str, ...] = ()  # the text ends before the first of these
     ignore_stop_ids: bool = False  # go on after an end-of-turn token
@@ -306,7 +306,7 @@ class Stats:
     reuse_why: Mapping[Why, int] = field(default_factory=dict)
     out_of_memory: int = 0
     experts_woken: tuple[float, ...] = ()
-    store: Kept = Kept()
+    store: Kept = field(default_factory=Kept)
     past: tuple[Past, ...] = ()  # newest last
     up_s: float = 0.0
 

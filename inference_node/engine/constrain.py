@@ -43,10 +43,8 @@ TIGHT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": 
 _INTEGER = "-?(0|[1-9][0-9]{0,14})"
 
 # Keywords at the top of a tool's parameters that the xml form can keep; the rest would have to be ignored.
-XML_KEYWORDS = frozenset(
-    ("type", "properties", "required", "additionalProperties", "$defs", "definitions")
-    + ("title", "description", "$schema", "$id", "$comment", "default", "examples", "strict")
-)
+XML_KEYWORDS = frozenset(("type", "properties", "required", "additionalProperties", "$defs", "definitions"))
+XML_KEYWORDS |= {"title", "description", "$schema", "$id", "$comment", "default", "examples", "strict"}
 
 
 class BadGrammar(NodeError):
@@ -234,7 +232,7 @@ class _Rules:
         return f"{name} {self._value(tool, other)}"
 
     def _value(self, tool: Tool, parameter: Parameter) -> str:
-        """The value's text and its closing tag. As one lexeme where it is raw, so that it ends at the first such tag."""
+        """The value's text and its closing tag: one lexeme where it is raw, so that it ends at the first such tag."""
         if parameter.kind is Kind.JSON:
             return f"%json {json.dumps({**parameter.whole, 'x-guidance': TIGHT})} {literal(VALUE_END + chr(10))}"
         text = raw_text(tool, parameter)
@@ -283,8 +281,8 @@ def raw_text(tool: Tool, parameter: Parameter) -> str:
     simple["number"] = f"/{_INTEGER}(\\.[0-9]{{1,15}})?/"
     if not others <= set(simple):
         raise BadTool(
-            f'Tool "{tool.name}": parameter "{parameter.key}" allows some strings and also {sorted(others)}; that cannot '
-            "be told apart in this model's form of tool calls. Allow any string, or only one of the types."
+            f'Tool "{tool.name}": parameter "{parameter.key}" allows some strings and also {sorted(others)}; that '
+            "cannot be told apart in this model's form of tool calls. Allow any string, or only one of the types."
         )
     return " | ".join([*whole, *(simple[name] for name in sorted(others))])
 
@@ -299,7 +297,7 @@ def _string(tool: Tool, parameter: Parameter, schema: Mapping[str, Any]) -> str:
 
 
 def _searched(pattern: str) -> str:
-    """A pattern that must be found somewhere, as one that matches the whole text; / is written so that Lark reads on."""
+    """A pattern that is to be found somewhere, as one that matches the whole text. Lark needs / escaped."""
     head = "" if pattern.startswith("^") else "(?s:.*)"
     ends = pattern.endswith("$") and not pattern.endswith("\\$")
     body = pattern.removeprefix("^").removesuffix("$") if ends else pattern.removeprefix("^")
@@ -325,10 +323,7 @@ def _answer(body: str, thinking: bool, specials: frozenset[str], rules: Sequence
     if not thinking and end not in specials:
         return "\n".join([f"start: {body}", *rules])
     space = "/\\n{0,2}/"
-    if end in specials:
-        thought = f"THOUGHT {end} {space}"
-    else:
-        thought = f"THOUGHT_END {space}"
+    thought = f"THOUGHT {end} {space}" if end in specials else f"THOUGHT_END {space}"
     opened = thought if thinking else f"(<think> {thought})?"
     lines = [f"start: {opened} body", f"body: {body}", *rules]
     if end in specials:

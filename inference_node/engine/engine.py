@@ -1,7 +1,7 @@
 """The engine: one thread that owns the target and serves one request after the other.
 
-The thread reads one cycle behind: it starts the next cycle before it looks at the last one's tokens. So a stop string is
-seen late; what was computed after it is taken back. While text is held back that may become a stop string, the next
+The thread reads one cycle behind: it starts the next cycle before it looks at the last one's tokens. So a stop string
+is seen late; what was computed after it is taken back. While text is held back that may become a stop string, the next
 cycle waits, so that a stop of up to two tokens can always be taken back, whatever a cycle commits.
 """
 
@@ -47,8 +47,8 @@ log = logging.getLogger("lamplighter.node.engine")
 Load = Callable[[Progress], tuple[Target, Tokens]]
 
 TAKE_BACK = 2
-"""Tokens of a stop string that can be taken back however few tokens a cycle commits. With more of them no checkpoint is
-made at the end of the turn: whether one could be made would depend on the drafter, and so would the next turn's bits."""
+"""Tokens of a stop string that can be taken back however few tokens a cycle commits. With more, no checkpoint is made
+at the end of the turn: whether one could be made would depend on the drafter, and so would the next turn's bits."""
 
 MOST_CHECKPOINTS = 32
 """Checkpoints made while one prompt is read: the first message boundary (a shared system prompt) and the last ones."""

@@ -41,7 +41,7 @@ class Tokens:
         self.known = max([id for id, _ in added] + [self._backend.get_vocab_size(with_added_tokens=True) - 1]) + 1
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys((*stop_ids, *_eos(tokenizer))))
         self.grammar_tokenizer: LLTokenizer = llguidance.hf.from_tokenizer(
-            tokenizer, n_vocab=vocab, **({"eos_token": list(self.stop_ids)} if self.stop_ids else {})
+            tokenizer, n_vocab=vocab, eos_token=list(self.stop_ids) or None
         )
         self.specials = frozenset(text for text, id in self._ids.items() if self.grammar_tokenizer.is_special_token(id))
         self.template_text: str = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""

@@ -53,9 +53,11 @@ def parse(
 
 
 CALL = (
-    '<tool_call>\n<function=weather>\n<parameter=city>\nSão "Paulo"\n\n</parameter>\n<parameter=days>\n3\n</parameter>\n'
+    '<tool_call>\n<function=weather>\n<parameter=city>\nSão "Paulo"\n\n</parameter>\n'
+    "<parameter=days>\n3\n</parameter>\n"
     '<parameter=parts>\n["am", "pm"]\n</parameter>\n</function>\n</tool_call>'
 )
+JSON_CALL = '<tool_call>\n{"name": "ping", "arguments": {"a": "x"}}\n</tool_call>'
 ARGUMENTS = {"city": 'São "Paulo"\n', "days": 3, "parts": ["am", "pm"]}
 
 
@@ -134,8 +136,7 @@ def test_white_space_around_a_thought_and_a_call_is_not_shown() -> None:
 @given(
     parts=st.lists(
         st.sampled_from(
-            [CALL, "<think>", "</think>", "<tool_call>", "text ", "\n\n", "</tool_call>", "<", "é🙂", "</parameter>"]
-            + ['<tool_call>\n{"name": "ping", "arguments": {"a": "x"}}\n</tool_call>', "<function=ping>", "   "]
+            [CALL, JSON_CALL, "<think>", "</think>", "<tool_call>", "text ", "\n\n", "</tool_call>", "<", "é🙂"]
         ),
         max_size=7,
     ),

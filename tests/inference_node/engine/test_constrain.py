@@ -226,7 +226,7 @@ def _next_of(tag: str, said: list[int]) -> list[int]:
 )
 def test_a_schema_that_cannot_be_enforced_is_refused_by_name(parameters: dict[str, Any], named: str) -> None:
     """A schema that is accepted and not enforced would be a wrong answer."""
-    with pytest.raises((BadTool, BadGrammar), match=".*") as refused:
+    with pytest.raises((BadTool, BadGrammar)) as refused:
         matcher(tools_grammar((tool_from("f", parameters),), ToolForm.XML, specials=TOKENS.specials))
     assert named in str(refused.value)
 
@@ -250,7 +250,10 @@ def test_definitions_of_the_tool_serve_its_parameters() -> None:
         },
     )
     grammar = tools_grammar((tool,), ToolForm.XML, specials=TOKENS.specials)
-    text = '<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n<parameter=s>\nraw "text"\n</parameter>\n</function>\n</tool_call>'
+    text = (
+        "<tool_call>\n<function=f>\n<parameter=a>\n{}\n</parameter>\n"
+        '<parameter=s>\nraw "text"\n</parameter>\n</function>\n</tool_call>'
+    )
     assert accepts(grammar, text.replace("{}", '{"x": 1}'))
     assert not accepts(grammar, text)
 
