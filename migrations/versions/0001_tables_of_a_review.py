@@ -103,6 +103,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_reviews_created", "reviews", ["created_at", "id"], unique=False)
     op.create_index("ix_reviews_repo_created", "reviews", ["repo_id", "created_at"], unique=False)
+    op.create_index("ix_reviews_slot", "reviews", ["slot"], unique=False)
     op.create_index("ix_reviews_state_created", "reviews", ["state", "created_at"], unique=False)
     op.create_index(
         "uq_reviews_running_on_machine",
@@ -170,7 +171,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_measurements")),
         sa.UniqueConstraint("review_id", "name", name=op.f("uq_measurements_review_id_name")),
     )
-    op.create_index("ix_measurements_series", "measurements", ["repo_id", "name", "machine_key", "at"], unique=False)
+    op.create_index("ix_measurements_series", "measurements", ["repo_id", "at"], unique=False)
     op.create_table(
         "steps",
         sa.Column("id", sa.Uuid(), nullable=False),
@@ -244,5 +245,11 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["review_id"], ["reviews.id"], name=op.f("fk_sightings_review_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sightings")),
         sa.UniqueConstraint("review_id", "finding_id", name=op.f("uq_sightings_review_id_finding_id")),
+    )
+    op.create_index(
+        "ix_sightings_counts",
+        "sightings",
+        ["review_id", "lifecycle", "seen_late", "verification_state", "severity"],
+        unique=False,
     )
     op.create_index("ix_sightings_finding", "sightings", ["finding_id"], unique=False)

@@ -112,6 +112,20 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
+class StepPage:
+    """A step by itself, for the page with its log."""
+
+    step_id: UUID
+    review_id: UUID
+    name: str
+    state: StepState
+    attempt: int
+    seconds: float | None
+    summary: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One probe's result, without its candidates."""
 
@@ -227,6 +241,15 @@ class RepoRow:
     last: ReviewRow | None  # newest review, whatever its state
     counts: FindingCounts  # of what is open now
     next_at: datetime | None  # its next scheduled review
+
+
+@dataclass(frozen=True, slots=True)
+class RepoName:
+    """For lists to choose from."""
+
+    id: UUID
+    name: str
+    url: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,16 @@
 """Findings (what is wrong with a repo, with an identity that outlives reviews) and their sightings."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, or_, select
+from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
+from orchestrator.store.reviews import Review
 from review_agents.records import FindingState, Kind, Lifecycle, Severity, Source, VerificationState
 
 
@@ -50,6 +52,8 @@ class Sighting(Base):
     __table_args__ = (
         UniqueConstraint("review_id", "finding_id"),
         Index("ix_sightings_finding", "finding_id"),
+        # All that the counts in lists need, so that they never read the rows with their bodies.
+        Index("ix_sightings_counts", "review_id", "lifecycle", "seen_late", "verification_state", "severity"),
     )
 
     id: Mapped[Key]
@@ -73,8 +77,94 @@ def get(db: Session, finding_id: UUID) -> FindingRow | None:
 
 
 def of_repo(db: Session, repo_id: UUID, *states: FindingState) -> Sequence[FindingRow]:
-    """The repo's findings, in those states where any are named."""
-    query = select(FindingRow).where(FindingRow.repo_id == repo_id)
-    if states:
-        query = query.where(FindingRow.state.in_(states))
-    return db.scalars(query.order_by(FindingRow.path, FindingRow.fingerprint)).all()
+    """The repo's findings in those states."""
+    return db.scalars(select(FindingRow).where(FindingRow.repo_id == repo_id, FindingRow.state.in_(states))).all()
+
+
+def of_review(db: Session, review_id: UUID, *, runs: bool = False) -> Sequence[tuple[Sighting, FindingRow]]:
+    """What the review said, with bodies; `runs` also loads the verifications."""
+    query = (
+        select(Sighting, FindingRow)
+        .join(FindingRow, FindingRow.id == Sighting.finding_id)
+        .where(Sighting.review_id == review_id)
+        .options(undefer(Sighting.body), *([undefer(Sighting.verification)] if runs else []))
+    )
+    return [(row[0], row[1]) for row in db.execute(query)]
+
+
+def last_sighting(db: Session, finding: FindingRow) -> Sighting:
+    """The newest, with everything in it."""
+    return db.scalars(
+        select(Sighting)
+        .where(Sighting.finding_id == finding.id, Sighting.review_id == finding.last_review_id)
+        .options(undefer(Sighting.body), undefer(Sighting.verification))
+    ).one()
+
+
+def history(db: Session, finding_id: UUID) -> Sequence[tuple[Sighting, Review]]:
+    """All sightings with their reviews, newest first."""
+    found = db.execute(
+        select(Sighting, Review)
+        .join(Review, Review.id == Sighting.review_id)
+        .where(Sighting.finding_id == finding_id)
+        .order_by(Review.created_at.desc(), Review.id)
+    )
+    return [(row[0], row[1]) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many sightings of a review are alike."""
+
+    review_id: UUID
+    lifecycle: Lifecycle
+    seen_late: bool
+    verification: VerificationState
+    severity: Severity
+    number: int
+
+
+def counts_of_reviews(db: Session, review_ids: Sequence[UUID]) -> Sequence[Count]:
+    alike = (
+        Sighting.review_id,
+        Sighting.lifecycle,
+        Sighting.seen_late,
+        Sighting.verification_state,
+        Sighting.severity,
+    )
+    found = db.execute(select(*alike, func.count()).where(Sighting.review_id.in_(review_ids)).group_by(*alike))
+    return [Count(*row) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCount:
+    repo_id: UUID
+    state: FindingState
+    severity: Severity
+    number: int
+
+
+def counts_of_repos(db: Session, now: datetime) -> Sequence[OpenCount]:
+    """What is open or claimed in each repo, without what the operator or the repo ignores."""
+    not_ignored = or_(FindingRow.ignored_reason == "", FindingRow.ignored_until <= now)
+    found = db.execute(
+        select(FindingRow.repo_id, FindingRow.state, FindingRow.severity, func.count())
+        .where(FindingRow.state != FindingState.FIXED, FindingRow.repo_ignores == "", not_ignored)
+        .group_by(FindingRow.repo_id, FindingRow.state, FindingRow.severity)
+    )
+    return [OpenCount(*row) for row in found]
+
+
+def last_words(
+    db: Session, finding_ids: Collection[UUID], *, since: datetime, until: datetime
+) -> dict[UUID, Lifecycle]:
+    """What was last said about each of the findings by a review asked for in that time."""
+    if not finding_ids:
+        return {}
+    found = db.execute(
+        select(Sighting.finding_id, Sighting.lifecycle)
+        .join(Review, Review.id == Sighting.review_id)
+        .where(Sighting.finding_id.in_(finding_ids), Review.created_at > since, Review.created_at <= until)
+        .order_by(Review.created_at, Review.id)
+    )
+    return {row[0]: row[1] for row in found}

@@ -40,3 +40,7 @@ def heard_of_since(db: Session, when: datetime) -> Sequence[Machine]:
 def silent_since(db: Session, when: datetime) -> Sequence[Machine]:
     """Machines that claim to have a worker and have not reported since then."""
     return db.scalars(select(Machine).where(Machine.heartbeat < when, Machine.worker_pid.is_not(None))).all()
+
+
+def listed(db: Session) -> Sequence[Machine]:
+    return db.scalars(select(Machine).order_by(Machine.id)).all()

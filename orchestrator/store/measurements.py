@@ -1,6 +1,7 @@
 """Measurements: one row per review and name. A series is one name on one machine key."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ class MeasurementRow(Base):
     __tablename__ = "measurements"
     __table_args__ = (
         UniqueConstraint("review_id", "name"),
-        Index("ix_measurements_series", "repo_id", "name", "machine_key", "at"),
+        Index("ix_measurements_series", "repo_id", "at"),
     )
 
     id: Mapped[Key]
@@ -40,3 +41,32 @@ def of_review(db: Session, review_id: UUID) -> Sequence[MeasurementRow]:
     return db.scalars(
         select(MeasurementRow).where(MeasurementRow.review_id == review_id).order_by(MeasurementRow.name)
     ).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement as a point of a series, without its sessions."""
+
+    name: str
+    unit: str
+    machine_key: str
+    at: datetime
+    commit: str
+    review_id: UUID
+    median: float | None
+    spread: float | None
+    contaminated: int
+    note: str
+    verdict: Any
+
+
+def history(db: Session, repo_id: UUID, *, limit: int) -> Sequence[Measured]:
+    """The repo's newest measurements, oldest first."""
+    columns = [getattr(MeasurementRow, field.name) for field in fields(Measured)]
+    newest = (
+        select(*columns)
+        .where(MeasurementRow.repo_id == repo_id)
+        .order_by(MeasurementRow.at.desc(), MeasurementRow.name)
+        .limit(limit)
+    )
+    return [Measured(*row) for row in reversed(db.execute(newest).all())]

@@ -1,6 +1,6 @@
 """Repos under review."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
@@ -35,6 +35,11 @@ def get(db: Session, repo_id: UUID) -> Repo | None:
     return db.get(Repo, repo_id)
 
 
+def get_one(db: Session, repo_id: UUID) -> Repo:
+    """For an id that another row refers to."""
+    return db.get_one(Repo, repo_id)
+
+
 def by_urls(db: Session, urls: Sequence[str]) -> Repo | None:
     """The repo with the first of the URLs that any has."""
     found = {repo.url: repo for repo in db.scalars(select(Repo).where(Repo.url.in_(urls)))}
@@ -53,3 +58,8 @@ def add_or_find(db: Session, repo: Repo) -> Repo:
 
 def listed(db: Session) -> Sequence[Repo]:
     return db.scalars(select(Repo).order_by(func.lower(Repo.name), Repo.id)).all()
+
+
+def names(db: Session, repo_ids: Collection[UUID]) -> dict[UUID, str]:
+    found = db.execute(select(Repo.id, Repo.name).where(Repo.id.in_(repo_ids))) if repo_ids else ()
+    return {row[0]: row[1] for row in found}

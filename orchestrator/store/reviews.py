@@ -1,16 +1,17 @@
 """Reviews: the row is the job. Reading and queueing here; claims and fenced writes in claims.py."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, text
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, Update, and_, case, func, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
+from orchestrator.store.repos import Repo
 
 
 class ReviewState(StrEnum):
@@ -26,6 +27,8 @@ class ReviewState(StrEnum):
     def ended(self) -> bool:
         return self in (ReviewState.CANCELLED, ReviewState.DONE, ReviewState.FAILED)
 
+
+UNFINISHED = tuple(state for state in ReviewState if not state.ended)
 
 # Somebody who waits for a review goes before the night's round.
 PRIORITY_ASKED = 10
@@ -57,6 +60,7 @@ class Review(Base):
         Index("ix_reviews_created", "created_at", "id"),
         Index("ix_reviews_repo_created", "repo_id", "created_at"),
         Index("ix_reviews_state_created", "state", "created_at"),
+        Index("ix_reviews_slot", "slot"),
     )
 
     id: Mapped[Key]
@@ -151,3 +155,81 @@ def page(
         .limit(limit)
     ).all()
     return rows, total
+
+
+def with_repo(db: Session, review_id: UUID) -> tuple[Review, Repo] | None:
+    found = db.execute(
+        select(Review, Repo).join(Repo, Repo.id == Review.repo_id).where(Review.id == review_id)
+    ).one_or_none()
+    return (found[0], found[1]) if found else None
+
+
+def newest_by_repo(db: Session) -> Sequence[Review]:
+    """The newest review of each repo."""
+    order = (Review.created_at.desc(), Review.id.desc())
+    numbered = select(
+        Review.id, func.row_number().over(partition_by=Review.repo_id, order_by=order).label("place")
+    ).subquery()
+    return db.scalars(select(Review).join(numbered, numbered.c.id == Review.id).where(numbered.c.place == 1)).all()
+
+
+def counts_by_repo(db: Session) -> dict[UUID, int]:
+    return {row[0]: row[1] for row in db.execute(select(Review.repo_id, func.count()).group_by(Review.repo_id))}
+
+
+def unfinished(db: Session) -> Sequence[Review]:
+    """What runs and what waits, in the order in which it goes."""
+    under_way = case((Review.state.in_((ReviewState.RUNNING, ReviewState.CANCELLING)), 0), else_=1)
+    return db.scalars(
+        select(Review)
+        .where(Review.state.in_(UNFINISHED))
+        .order_by(under_way, Review.priority.desc(), Review.created_at, Review.id)
+    ).all()
+
+
+def ahead_of(db: Session, review: Review) -> int:
+    """How many reviews go before a waiting one."""
+    before = or_(
+        Review.state.in_((ReviewState.RUNNING, ReviewState.CANCELLING)),
+        Review.priority > review.priority,
+        and_(Review.priority == review.priority, Review.created_at < review.created_at),
+        and_(Review.priority == review.priority, Review.created_at == review.created_at, Review.id < review.id),
+    )
+    query = select(func.count()).select_from(Review)
+    return db.scalar(query.where(Review.state.in_(UNFINISHED), before, Review.id != review.id)) or 0
+
+
+def scheduled_since(db: Session, since: datetime, *, limit: int) -> Sequence[Review]:
+    """Reviews whose planned time was since then, in the order of those times; the newest when there are too many."""
+    newest = select(Review).where(Review.slot >= since).order_by(Review.slot.desc(), Review.id).limit(limit)
+    return list(reversed(db.scalars(newest).all()))
+
+
+def cancel_waiting(db: Session, review_id: UUID, now: datetime) -> bool:
+    """Cancel a review that nobody works on. The raised fence stops whoever claims it in this instant."""
+    return _changed(
+        db,
+        update(Review)
+        .where(Review.id == review_id, Review.state.in_((ReviewState.QUEUED, ReviewState.WAITING_FOR_NODE)))
+        .values(state=ReviewState.CANCELLED, cancel_requested=True, finished_at=now, fence=Review.fence + 1),
+    )
+
+
+def cancel_running(db: Session, review_id: UUID) -> bool:
+    """Tell the worker of a running review to stop."""
+    return _changed(
+        db,
+        update(Review)
+        .where(Review.id == review_id, Review.state == ReviewState.RUNNING)
+        .values(state=ReviewState.CANCELLING, cancel_requested=True),
+    )
+
+
+def _changed(db: Session, statement: Update) -> bool:
+    changed = db.execute(statement.returning(Review.id).execution_options(synchronize_session=False))
+    return changed.first() is not None
+
+
+def created_at(db: Session, review_ids: Collection[UUID]) -> dict[UUID, datetime]:
+    found = db.execute(select(Review.id, Review.created_at).where(Review.id.in_(review_ids))) if review_ids else ()
+    return {row[0]: row[1] for row in found}

@@ -1,15 +1,17 @@
 """When repos come round by themselves."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, select
+from sqlalchemy import ForeignKey, Index, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
+from orchestrator.store.repos import Repo
+from orchestrator.store.reviews import Review
 
 
 class ScheduleKind(StrEnum):
@@ -47,3 +49,28 @@ def due(db: Session, now: datetime) -> Sequence[Schedule]:
     return db.scalars(
         select(Schedule).where(Schedule.enabled, Schedule.next_at <= now).order_by(Schedule.next_at, Schedule.id)
     ).all()
+
+
+def listed(db: Session, repo_id: UUID | None = None) -> Sequence[tuple[Schedule, str]]:
+    """Schedules with the names of their repos, the next one first and those without a next time last."""
+    query = select(Schedule, Repo.name).join(Repo, Repo.id == Schedule.repo_id)
+    if repo_id is not None:
+        query = query.where(Schedule.repo_id == repo_id)
+    found = [(row[0], row[1]) for row in db.execute(query)]
+    never = datetime.max.replace(tzinfo=UTC)
+    return sorted(found, key=lambda pair: (pair[0].next_at or never, pair[1], str(pair[0].id)))
+
+
+def next_by_repo(db: Session) -> dict[UUID, datetime]:
+    """The next slot of each repo that has one."""
+    found = db.execute(
+        select(Schedule.repo_id, func.min(Schedule.next_at))
+        .where(Schedule.enabled, Schedule.next_at.is_not(None))
+        .group_by(Schedule.repo_id)
+    )
+    return {row[0]: row[1] for row in found if row[1] is not None}
+
+
+def has_review_under_way(db: Session, schedule_id: UUID) -> bool:
+    under_way = select(Review.id).where(Review.schedule_id == schedule_id, Review.finished_at.is_(None)).limit(1)
+    return db.scalar(under_way) is not None

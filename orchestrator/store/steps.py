@@ -59,6 +59,16 @@ def of_review(db: Session, review_id: UUID) -> Sequence[Step]:
     return db.scalars(select(Step).where(Step.review_id == review_id).order_by(Step.position, Step.name)).all()
 
 
+def results(db: Session, review_id: UUID, prefix: str) -> Sequence[tuple[Step, Any]]:
+    """The ended steps whose name begins so, in order, each with its result."""
+    found = db.execute(
+        select(Step, Step.result)
+        .where(Step.review_id == review_id, Step.state == StepState.DONE, Step.name.startswith(prefix, autoescape=True))
+        .order_by(Step.position, Step.name)
+    )
+    return [(row[0], row[1]) for row in found]
+
+
 def get(db: Session, step_id: UUID) -> Step | None:
     return db.get(Step, step_id)
 

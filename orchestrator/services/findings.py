@@ -1,0 +1,84 @@
+"""One finding over its reviews, and the operator's ignores."""
+
+from datetime import datetime
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from orchestrator.services import rows
+from orchestrator.services.errors import BadInput, UnknownFinding
+from orchestrator.services.views import FindingPage, SightingRow
+from orchestrator.services.workshop import Workshop
+from orchestrator.store import findings as table
+from orchestrator.store import repos
+from orchestrator.store.findings import FindingRow, Sighting
+from orchestrator.store.reviews import Review
+from review_agents.records import Verification
+
+LONGEST_REASON = 2000
+
+
+def get(shop: Workshop, finding_id: UUID) -> FindingPage:
+    with shop.sessions.reading() as db:
+        finding = known(db, finding_id)
+        last = table.last_sighting(db, finding)
+        history = [sighting_row(sighting, review) for sighting, review in table.history(db, finding_id)]
+        repo_name = repos.names(db, {finding.repo_id})[finding.repo_id]
+    return FindingPage(
+        finding=rows.finding_row(last, finding),
+        repo_id=finding.repo_id,
+        repo_name=repo_name,
+        commit=next(row.commit for row in history if row.review_id == finding.last_review_id),
+        state=finding.state,
+        runs=Verification.model_validate(last.verification).runs,
+        history=tuple(history),
+        ignored=finding.ignored(shop.clock()),
+        ignored_reason=finding.ignored_reason,
+        ignored_until=finding.ignored_until,
+    )
+
+
+def ignore(shop: Workshop, finding_id: UUID, reason: str, until: datetime | None = None) -> None:
+    """Count the finding no more, for good or until that time. Reviews go on looking at it."""
+    reason = reason.strip()
+    if not reason:
+        raise BadInput("reason", "Say why it is ignored: whoever reads the list next year will ask.")
+    if len(reason) > LONGEST_REASON:
+        raise BadInput("reason", f"The reason has {len(reason)} characters; at most {LONGEST_REASON} are kept.")
+    if until is not None and until.tzinfo is None:
+        raise BadInput("until", "The time needs a time zone, for example 2027-01-31T00:00:00+01:00.")
+    if until is not None and until <= shop.clock():
+        raise BadInput("until", f"{until.isoformat()} is past; give a time to come, or none to ignore it for good.")
+    with shop.sessions.begin() as db:
+        finding = known(db, finding_id)
+        finding.ignored_reason = reason
+        finding.ignored_until = until
+
+
+def unignore(shop: Workshop, finding_id: UUID) -> None:
+    """Count it again. Quiet when it was not ignored."""
+    with shop.sessions.begin() as db:
+        finding = known(db, finding_id)
+        finding.ignored_reason = ""
+        finding.ignored_until = None
+
+
+def known(db: Session, finding_id: UUID) -> FindingRow:
+    finding = table.get(db, finding_id)
+    if finding is None:
+        raise UnknownFinding(finding_id)
+    return finding
+
+
+def sighting_row(sighting: Sighting, review: Review) -> SightingRow:
+    return SightingRow(
+        review_id=review.id,
+        commit=review.commit,
+        ref=review.ref,
+        at=review.created_at,
+        lifecycle=sighting.lifecycle,
+        seen_late=sighting.seen_late,
+        severity=sighting.severity,
+        verification_state=sighting.verification_state,
+        verification_reason=sighting.verification_reason,
+    )

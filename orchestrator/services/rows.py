@@ -1,0 +1,230 @@
+"""From rows of the store to the records of views.py; a fixed number of queries however many rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.orm import Session
+
+from orchestrator.services.slots import in_zone
+from orchestrator.services.views import (
+    Evidence,
+    FindingCounts,
+    FindingRow,
+    MeasurementRow,
+    OpenFinding,
+    ReviewRow,
+    ScheduleRow,
+    StepRow,
+)
+from orchestrator.store import findings, repos
+from orchestrator.store.measurements import MeasurementRow as StoredMeasurement
+from orchestrator.store.reviews import Review
+from orchestrator.store.schedules import Schedule
+from orchestrator.store.steps import Step
+from review_agents.records import (
+    Candidate,
+    Change,
+    FindingState,
+    Lifecycle,
+    ProbeState,
+    Severity,
+    VerificationState,
+)
+
+THERE = (Lifecycle.NEW, Lifecycle.PERSISTING, Lifecycle.REGRESSED)
+
+
+def review_rows(db: Session, found: Sequence[Review]) -> tuple[ReviewRow, ...]:
+    names = repos.names(db, {review.repo_id for review in found})
+    counts = review_counts(db, [review.id for review in found])
+    return tuple(review_row(review, names[review.repo_id], counts[review.id]) for review in found)
+
+
+def review_row(review: Review, repo_name: str, counts: FindingCounts) -> ReviewRow:
+    return ReviewRow(
+        id=review.id,
+        repo_id=review.repo_id,
+        repo_name=repo_name,
+        ref=review.ref,
+        commit=review.commit,
+        state=review.state,
+        requested_by=review.requested_by,
+        agents=review.agents,
+        created_at=review.created_at,
+        started_at=review.started_at,
+        finished_at=review.finished_at,
+        counts=counts,
+        error=review.error,
+        outcome_note=review.outcome_note,
+        slot=review.slot,
+    )
+
+
+def review_counts(db: Session, review_ids: Sequence[UUID]) -> Mapping[UUID, FindingCounts]:
+    by_review: dict[UUID, list[findings.Count]] = {review_id: [] for review_id in review_ids}
+    for count in findings.counts_of_reviews(db, review_ids) if review_ids else ():
+        by_review[count.review_id].append(count)
+    return {review_id: counted(counts) for review_id, counts in by_review.items()}
+
+
+def counted(counts: Iterable[findings.Count]) -> FindingCounts:
+    by_severity: dict[Severity, int] = {}
+    new = unproved = 0
+    for count in counts:
+        if count.lifecycle not in THERE:
+            continue
+        if count.verification is not VerificationState.CONFIRMED:
+            unproved += count.number
+            continue
+        by_severity[count.severity] = by_severity.get(count.severity, 0) + count.number
+        if count.lifecycle is Lifecycle.NEW and not count.seen_late:
+            new += count.number
+    return FindingCounts(by_severity=worst_first(by_severity), new=new, unproved=unproved)
+
+
+def repo_counts(db: Session, now: datetime) -> dict[UUID, FindingCounts]:
+    """Of every repo with open findings; `new` is the last review's business."""
+    by_repo: dict[UUID, dict[Severity, int]] = {}
+    claimed: dict[UUID, int] = {}
+    for count in findings.counts_of_repos(db, now):
+        if count.state is FindingState.OPEN:
+            by_repo.setdefault(count.repo_id, {})[count.severity] = count.number
+        else:
+            claimed[count.repo_id] = claimed.get(count.repo_id, 0) + count.number
+    return {
+        repo_id: FindingCounts(by_severity=worst_first(by_repo.get(repo_id, {})), unproved=claimed.get(repo_id, 0))
+        for repo_id in by_repo.keys() | claimed.keys()
+    }
+
+
+def worst_first(by_severity: Mapping[Severity, int]) -> dict[Severity, int]:
+    return {severity: by_severity[severity] for severity in Severity if severity in by_severity}
+
+
+def step_row(step: Step) -> StepRow:
+    return StepRow(
+        id=step.id,
+        name=step.name,
+        state=step.state,
+        attempt=step.attempt,
+        started_at=step.started_at,
+        ended_at=step.ended_at,
+        summary=step.summary,
+        reason=step.reason,
+    )
+
+
+def evidence(step: Step, result: Any) -> Evidence:
+    """A probe's stored result; parts that are not shown are not parsed."""
+    return Evidence(
+        probe=result["probe"],
+        state=ProbeState(result["state"]),
+        reason=result["reason"],
+        seconds=result["seconds"],
+        summary=result["summary"],
+        facts=result["facts"],
+        step_id=step.id,
+    )
+
+
+def finding_row(sighting: findings.Sighting, finding: findings.FindingRow) -> FindingRow:
+    candidate = Candidate.model_validate(sighting.body)
+    return FindingRow(
+        id=finding.id,
+        fingerprint=finding.fingerprint,
+        kind=candidate.kind,
+        rule=candidate.rule,
+        title=candidate.title,
+        description=candidate.description,
+        severity=sighting.severity,
+        places=candidate.places,
+        opinion=candidate.opinion,
+        reproduction=candidate.reproduction,
+        verification_state=sighting.verification_state,
+        verification_reason=sighting.verification_reason,
+        lifecycle=sighting.lifecycle,
+        seen_late=sighting.seen_late,
+        source=sighting.source,
+        focus=sighting.focus,
+        ignored_by=sighting.ignored_by,
+    )
+
+
+def importance(finding: FindingRow) -> tuple[Any, ...]:
+    """For sorting: what is there and proved before what is only claimed, fixed and ignored ones last."""
+    return (
+        finding.lifecycle not in THERE,
+        finding.lifecycle is Lifecycle.IGNORED,
+        finding.verification_state is not VerificationState.CONFIRMED,
+        finding.severity.rank,
+        finding.places[0].file,
+        finding.places[0].line or 0,
+        finding.title,
+        finding.fingerprint,
+    )
+
+
+def open_finding(finding: findings.FindingRow, first_seen: datetime, now: datetime) -> OpenFinding:
+    return OpenFinding(
+        id=finding.id,
+        kind=finding.kind,
+        rule=finding.rule,
+        title=finding.title,
+        path=finding.path,
+        symbol=finding.symbol,
+        severity=finding.severity,
+        state=finding.state,
+        first_review_id=finding.first_review_id,
+        first_seen=first_seen,
+        last_review_id=finding.last_review_id,
+        ignored_reason=finding.ignored_reason,
+        ignored_until=finding.ignored_until,
+        ignored_by=ignored_by(finding, now),
+    )
+
+
+def ignored_by(finding: findings.FindingRow, now: datetime) -> str:
+    if finding.ignored(now):
+        return f"operator: {finding.ignored_reason}"
+    return f"repo: {finding.repo_ignores}" if finding.repo_ignores else ""
+
+
+def measurement_row(row: StoredMeasurement) -> MeasurementRow:
+    return MeasurementRow(
+        name=row.name,
+        command=row.command,
+        unit=row.unit,
+        samples=tuple(session["value"] for session in row.sessions if not session["void"]),
+        median=row.median,
+        spread=row.spread,
+        contaminated=row.contaminated,
+        note=row.note,
+        change=change_of(row.verdict),
+    )
+
+
+def change_of(verdict: Any) -> Change | None:
+    return None if verdict is None else Change.model_validate(verdict)
+
+
+def schedule_row(schedule: Schedule, repo_name: str) -> ScheduleRow:
+    return ScheduleRow(
+        id=schedule.id,
+        repo_id=schedule.repo_id,
+        repo_name=repo_name,
+        ref=schedule.ref,
+        kind=schedule.kind,
+        at=schedule.at,
+        zone=schedule.zone,
+        pause_minutes=schedule.pause_minutes,
+        enabled=schedule.enabled,
+        skip_unchanged=schedule.skip_unchanged,
+        focuses=tuple(schedule.focuses),
+        budget_minutes=schedule.budget_minutes,
+        next_at=schedule.next_at,
+        last_slot=schedule.last_slot,
+        last_note=schedule.last_note,
+        next_local=in_zone(schedule.next_at, schedule.zone) if schedule.next_at else "",
+    )
