@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from orchestrator.services import scheduling
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import repos, reviews, schedules
-from orchestrator.store.reviews import PRIORITY_SCHEDULED, Review, ReviewState
+from orchestrator.store.reviews import PRIORITY_SCHEDULED, Review
 from orchestrator.store.schedules import Schedule, ScheduleKind
-from review_agents.ports import RepoProblem
+from review_agents.ports import RemoteHead, RepoProblem
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ def tick(shop: Workshop) -> tuple[UUID, ...]:
 
 def use_slot(shop: Workshop, schedule_id: UUID, slot: datetime) -> UUID | None:
     """The review that was queued for the slot, if one was; the schedule says why when none was."""
-    unchanged = unchanged_commit(shop, schedule_id)
+    head = head_of(shop, schedule_id)
     try:
         with shop.sessions.begin() as db:
             schedule = schedules.get(db, schedule_id)
@@ -42,7 +42,7 @@ def use_slot(shop: Workshop, schedule_id: UUID, slot: datetime) -> UUID | None:
                 return None  # another tick was faster, or it was changed meanwhile
             now = shop.clock()
             schedule.last_slot = slot
-            note, review = queue(shop, db, schedule, slot, now, unchanged)
+            note, review = queue(shop, db, schedule, slot, now, head)
             schedule.last_note = note
             schedule.next_at = (scheduling.after_slot if review else scheduling.after_nothing)(schedule, now)
             return review
@@ -51,17 +51,15 @@ def use_slot(shop: Workshop, schedule_id: UUID, slot: datetime) -> UUID | None:
 
 
 def queue(
-    shop: Workshop, db: Session, schedule: Schedule, slot: datetime, now: datetime, unchanged: str
+    shop: Workshop, db: Session, schedule: Schedule, slot: datetime, now: datetime, head: RemoteHead | None
 ) -> tuple[str, UUID | None]:
     """A note for the schedule, and the new review, if there is one."""
-    if unchanged:
-        return f"skipped: still at commit {unchanged[:12]}, which was reviewed", None
-    waiting = reviews.waiting_for(db, schedule.repo_id, schedule.ref)
-    if waiting is not None:
-        return "a review of this repo and ref was waiting already", None
+    if head and schedule.skip_unchanged and reviews.done_at(db, schedule.repo_id, head.commit):
+        return f"skipped: still at commit {head.commit[:12]}, which was reviewed", None
     review = Review(
         repo_id=schedule.repo_id,
-        ref=schedule.ref,
+        ref=(head.ref or head.commit) if head else schedule.ref,
+        commit=head.commit if head else "",
         focuses=schedule.focuses,
         budget_minutes=schedule.budget_minutes or shop.settings.budget_minutes,
         force=not schedule.skip_unchanged,
@@ -72,34 +70,24 @@ def queue(
         slot=slot,
         created_at=now,
     )
-    db.add(review)
+    if reviews.add_or_find_waiting(db, review) is not review:
+        return "a review of this repo and ref was waiting already", None
     db.flush()
     return "", review.id
 
 
-def unchanged_commit(shop: Workshop, schedule_id: UUID) -> str:
-    """The commit, when the schedule's ref still names the one that its last whole review saw.
-
-    Where the remote cannot be asked the answer is "": the review itself will say what is wrong.
-    """
+def head_of(shop: Workshop, schedule_id: UUID) -> RemoteHead | None:
+    """What the schedule's ref names now; None where the remote cannot be asked: the review will say what is wrong."""
     with shop.sessions.reading() as db:
         schedule = schedules.get(db, schedule_id)
-        if schedule is None or not schedule.skip_unchanged:
-            return ""
-        repo = repos.get(db, schedule.repo_id)
-        last = db.scalar(
-            select(Review.commit)
-            .where(Review.repo_id == schedule.repo_id, Review.ref == schedule.ref, Review.state == ReviewState.DONE)
-            .order_by(Review.finished_at.desc())
-            .limit(1)
-        )
-    if repo is None or not last:
-        return ""
+        repo = repos.get(db, schedule.repo_id) if schedule else None
+    if schedule is None or repo is None:
+        return None
     try:
-        return last if shop.git.probe(repo.url, schedule.ref).commit == last else ""
+        return shop.git.probe(repo.url, schedule.ref)
     except RepoProblem as problem:
         log.info("a scheduled repo could not be asked", repo=repo.name, problem=str(problem))
-        return ""
+        return None
 
 
 def heal_loops(shop: Workshop, now: datetime) -> None:

@@ -225,6 +225,12 @@ def cancel_running(db: Session, review_id: UUID) -> bool:
     )
 
 
+def done_at(db: Session, repo_id: UUID, commit: str) -> bool:
+    """Whether a review of that commit came to its end."""
+    same = (Review.repo_id == repo_id, Review.commit == commit, Review.state == ReviewState.DONE)
+    return db.scalar(select(Review.id).where(*same).limit(1)) is not None
+
+
 def _changed(db: Session, statement: Update) -> bool:
     changed = db.execute(statement.returning(Review.id).execution_options(synchronize_session=False))
     return changed.first() is not None

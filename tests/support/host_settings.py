@@ -1,0 +1,32 @@
+"""The settings with which installs work on this machine, as the environment of a process of ours.
+
+A machine behind a mirror needs them (package index, CA file, private ranges); they are derived, never written down.
+"""
+
+from pathlib import Path
+
+from tests.support.boxes import here
+
+DERIVED = ("pip_index", "sandbox_ca_file", "sandbox_mounts", "sandbox_env", "egress_allow_ranges")
+
+
+def sandbox_environment() -> dict[str, str]:
+    """LAMPLIGHTER_ variables for a child process; empty where the defaults do."""
+    settings = here()
+    return {
+        f"LAMPLIGHTER_{name.upper()}": written(value) for name in DERIVED if (value := getattr(settings, name, None))
+    }
+
+
+def isolated(folder: Path) -> dict[str, str]:
+    """As above, with a data folder, host lock and machine of its own: such processes disturb nobody's."""
+    return {
+        **sandbox_environment(),
+        "LAMPLIGHTER_DATA": str(folder / "data"),
+        "LAMPLIGHTER_HOST_LOCK": str(folder / "host.lock"),
+        "LAMPLIGHTER_MACHINE": f"test-{abs(hash(str(folder))) % 10**8}",
+    }
+
+
+def written(value: object) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
