@@ -4,15 +4,18 @@ The backends differ in how a box comes up and goes away; what a command sees (pl
 variables, limits it sets itself) is decided here, once, so that a reproduction behaves alike on both.
 """
 
+import base64
 import posixpath
 import re
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from orchestrator.sandbox.channel import Channel
-from orchestrator.sandbox.contract import BoxGone, BoxOrder, Limits, Role, SandboxError
+from orchestrator.sandbox import seccomp
+from orchestrator.sandbox.channel import Channel, RunnerLost
+from orchestrator.sandbox.contract import BoxGone, BoxOrder, Cancelled, Limits, Role, SandboxError
 from orchestrator.settings import Settings
 from review_agents.records import Environment, Network, Ran
 
@@ -25,14 +28,16 @@ CA_FILE = f"{INSIDE}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
+PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 STEP_RUNNER = f"{INSIDE}/step_runner.py"
+VOLUMES_ARE_WATCHED = "size of /base and /venv (watched while an install step writes them, not capped)"
 STEP_USER = "step"
 STEP_UID = 70606  # in the range that neither distributions nor systemd nor subuids hand out
 SETUP_PATIENCE_S = 120.0  # copying a large repo takes its time
 
-# A user has these; without them every test that commits something in a repo of its own would fail.
-HOME_FILES = {
-    ".gitconfig": "[user]\n\tname = Lamplighter Step\n\temail = step@sandbox.invalid\n"
+# A user has this; without it every test that commits something in a repo of its own would fail.
+FILES = {
+    f"{HOME}/.gitconfig": "[user]\n\tname = Lamplighter Step\n\temail = step@sandbox.invalid\n"
     "[safe]\n\tdirectory = *\n[init]\n\tdefaultBranch = main\n[advice]\n\tdetachedHead = false\n"
 }
 
@@ -67,7 +72,16 @@ def split_scratch(order: BoxOrder) -> dict[str, int]:
 
 def variables(settings: Settings, environment: Environment, network: Network, interpreter_paths: str) -> dict[str, str]:
     """The whole environment of a command; the worker's own never gets in."""
-    path = f"{interpreter_paths}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+    folders = [
+        *interpreter_paths.split(":"),
+        "/usr/local/bin",
+        "/usr/bin",
+        "/bin",
+        "/usr/local/sbin",
+        "/usr/sbin",
+        "/sbin",
+    ]
+    path = ":".join(dict.fromkeys(folders))
     found = {
         "HOME": HOME,
         "USER": STEP_USER,
@@ -108,19 +122,37 @@ def operator_mounts(settings: Settings) -> list[tuple[str, str]]:
     return pairs
 
 
-def setup_order(order: BoxOrder, *, rlimits: dict[str, int], cpus: tuple[int, ...] = ()) -> dict[str, Any]:
-    """The first order to a box's step runner."""
+def read_ca(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SandboxError(f"LAMPLIGHTER_SANDBOX_CA_FILE: {path} cannot be read: {error}.") from None
+
+
+def setup_order(
+    order: BoxOrder,
+    *,
+    rlimits: dict[str, int] | None = None,
+    cpus: tuple[int, ...] = (),
+    files: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    """The first order to a box's step runner.
+
+    rlimits, cpus   limits that only the runner can set here
+    files           to be written as the step's user, by path
+    """
     return {
         "rlimits": {
             "RLIMIT_CORE": 0,
             "RLIMIT_NOFILE": 16384,
             "RLIMIT_FSIZE": max(order.limits.scratch_bytes, order.limits.volume_bytes),
-            **rlimits,
+            **(rlimits or {}),
         },
         "cpus": list(cpus),
         "home": HOME,
-        "home_files": HOME_FILES,
+        "files": FILES | (files or {}),
         "copy": [BASE_REPO, JOB_REPO] if order.role is Role.STEP else None,
+        "seccomp": base64.b64encode(seccomp.program()).decode(),
     }
 
 
@@ -175,7 +207,19 @@ class RunnerBox:
             "output_bytes": self.order.limits.output_bytes,
             "watch": self.watch,
         }
-        return self.asked(lambda: self.channel.run(wanted, on_output=on_output, cancelled=cancelled))
+        self.alive()
+        try:
+            return self.channel.run(wanted, on_output=on_output, cancelled=cancelled)
+        except RunnerLost as lost:
+            self.alive()  # destroyed meanwhile, or its time was over
+            return self.lost(lost)
+
+    def lost(self, lost: RunnerLost) -> Ran:
+        """What becomes of a command whose step runner is gone. Raises `BoxGone`, or `Cancelled`."""
+        self.give_up(str(lost))
+        if lost.cancelling:
+            raise Cancelled
+        raise BoxGone(self.why_gone)
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         return self.asked(lambda: self.channel.read(inside(path), limit_bytes))
@@ -187,23 +231,28 @@ class RunnerBox:
         return self.asked(lambda: self.channel.list(inside(folder), JOB_REPO))
 
     def asked(self, question: Callable[[], Answer]) -> Answer:
-        """The runner's answer; a box that does not answer is ended, and everybody learns why."""
-        if self.why_gone:
-            raise BoxGone(self.why_gone)
+        """The runner's answer; a box that does not answer is ended."""
+        self.alive()
         try:
             return question()
         except BoxGone as gone:
-            self.why_gone = self.why_gone or f"Box {self.name} is gone: {gone}"
-            self.finish()
+            self.give_up(str(gone))
             raise BoxGone(self.why_gone) from None
 
-    def step_is_over(self) -> None:
-        self.why_gone = self.why_gone or f"Box {self.name} was ended: its step took {self.order.limits.step_s:.0f} s."
+    def alive(self) -> None:
+        """Raises `BoxGone` with the reason."""
+        if self.why_gone:
+            raise BoxGone(self.why_gone)
+
+    def give_up(self, why: str) -> None:
+        self.why_gone = self.why_gone or f"Box {self.name} is gone: {why}"
         self.finish()
 
+    def step_is_over(self) -> None:
+        self.give_up(f"its step took longer than {self.order.limits.step_s:.0f} s")
+
     def destroy(self) -> None:
-        self.why_gone = self.why_gone or f"Box {self.name} was destroyed."
-        self.finish()
+        self.give_up("it was destroyed")
 
     def finish(self) -> None:
         self.timer.cancel()

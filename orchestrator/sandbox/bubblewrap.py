@@ -51,10 +51,12 @@ from orchestrator.sandbox.box import (
     STEP_UID,
     STEP_USER,
     VENV,
+    VOLUMES_ARE_WATCHED,
     RunnerBox,
     box_name,
     check_review,
     operator_mounts,
+    read_ca,
     review_of,
     setup_order,
     split_scratch,
@@ -76,6 +78,8 @@ ETC = (
     "mime.types", "os-release", "pki/ca-trust", "pki/tls/certs", "protocols", "services", "ssl/certs",
     "ssl/openssl.cnf", "terminfo",
 )  # fmt: skip
+FOLDERS = ("base", "base/repo", "venv", "venv/plain", "venv/test")  # of a review's volumes
+STEP_FOLDERS = ("repo", "plain", "test")  # those that belong to the step's user
 FULL_IMAGE_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 KEPT_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # for setpriv, which then drops them
 TRIAL_TIMEOUT_S = 20
@@ -120,12 +124,10 @@ class Bubblewrap:
         check_review(review)
         self.drop(review)
         volumes = self.volumes(review)
-        for folder in ("base/repo", "venv"):
-            (volumes / folder).mkdir(parents=True, mode=0o755)
-        for path in (volumes, volumes / "base", volumes / "base/repo", volumes / "venv"):
+        for path in (volumes, *(volumes / folder for folder in FOLDERS)):
+            path.mkdir(parents=True)
             path.chmod(0o755)
-        if self.root:
-            for path in (volumes / "base/repo", volumes / "venv"):
+            if self.root and path.name in STEP_FOLDERS:
                 os.chown(path, STEP_UID, STEP_UID)
         copy = volumes / "repo.bundle"
         shutil.copyfile(bundle, copy)
@@ -171,7 +173,7 @@ class Bubblewrap:
         """A trial run under limits. Raises `SandboxError` with what to do."""
         review = f"trial-{os.getpid()}"
         volumes = self.volumes(review)
-        for folder in ("base/repo", "venv"):
+        for folder in FOLDERS:
             (volumes / folder).mkdir(parents=True, exist_ok=True)
         try:
             box = self.start(BoxOrder(review, "trial", 1, limits=configured(self.settings, step_s=TRIAL_TIMEOUT_S)))
@@ -214,17 +216,15 @@ class Bubblewrap:
     # What holds --------------------------------------------------------------------------
 
     def missing_limits(self) -> tuple[str, ...]:
-        disk = "size of /base and /venv (watched while an install step writes them, not capped)"
+        always = (VOLUMES_ARE_WATCHED, *seccomp.missing_limits())
         if self.cgroups:
-            return (*self.cgroups.missing_limits(), disk)
+            return (*self.cgroups.missing_limits(), *always)
+        pinning = "pinning to CPUs (the code under test could undo it)"
         if self.scope:
-            return ("pinning to CPUs (the code under test could undo it)", disk)
-        return (
-            "memory (no cgroup: the step runner watches it four times a second)",
-            *(() if processes_are_counted_per_namespace() else ("number of processes (kernel older than 5.14)",)),
-            "pinning to CPUs (the code under test could undo it)",
-            disk,
-        )
+            return (pinning, *always)
+        memory = "memory (no cgroup: the step runner watches it four times a second)"
+        processes = () if processes_are_counted_per_namespace() else ("number of processes (kernel older than 5.14)",)
+        return (memory, *processes, pinning, *always)
 
 
 class BubblewrapBox(RunnerBox):
@@ -417,7 +417,6 @@ class Command:
         else:
             number = str(STEP_UID)
             self.add("--unshare-user", "--disable-userns", "--uid", number, "--gid", number)
-        self.add("--seccomp", str(self.descriptor(seccomp.program())))
 
     def host_image(self) -> None:
         self.mount("--ro-bind", "/usr", "/usr")
@@ -508,13 +507,6 @@ class Command:
 
 def leads_to(link: Path, target: Path) -> bool:
     return link.exists() and link.resolve() == target
-
-
-def read_ca(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SandboxError(f"LAMPLIGHTER_SANDBOX_CA_FILE: {path} cannot be read: {error}.") from None
 
 
 # The host --------------------------------------------------------------------------------

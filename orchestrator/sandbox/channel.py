@@ -20,7 +20,8 @@ from review_agents.records import Ran
 
 CANCEL_LOOK_S = 0.5  # how often `cancelled` is asked
 SHOW_EVERY_S = 1.0  # how often `on_output` is called at most
-GRACE_S = 3.0  # a runner that has not answered this long after a deadline or cancel is taken for dead
+GRACE_S = 3.0  # a runner that has said nothing this long after a command's end was due is taken for dead
+CANCEL_GRACE_S = 1.0  # the same after a cancel
 FILE_PATIENCE_S = 60.0  # for reading, writing and listing
 
 
@@ -77,32 +78,36 @@ class Channel:
     ) -> Ran:
         """Run a command. Raises `BoxGone` when the runner dies, hangs or cannot end what it started."""
         output = Collected(on_output)
-        self.send(wire.RUN, as_json(order))
-        deadline = time.monotonic() + order["timeout_s"] + GRACE_S + wire.KILL_PATIENCE_S
-        next_look = time.monotonic() + CANCEL_LOOK_S
+        started = time.monotonic()
+        deadline = started + order["timeout_s"] + GRACE_S + wire.KILL_PATIENCE_S
+        next_look = started + CANCEL_LOOK_S
+        step_s = CANCEL_LOOK_S if cancelled or on_output else float("inf")
         cancelling = False
-        while True:
-            now = time.monotonic()
-            if now > deadline:
-                raise BoxGone(f"The step runner said nothing {GRACE_S:.0f} s after the command's end was due.")
-            if cancelled and not cancelling and now >= next_look:
-                next_look = now + CANCEL_LOOK_S
-                if cancelled():
-                    cancelling = True
-                    self.send(wire.CANCEL)
-                    deadline = min(deadline, now + GRACE_S)
-            frame = self.frame_within(min(deadline - now, CANCEL_LOOK_S) if cancelled or on_output else deadline - now)
-            if frame is not None:
-                kind, payload = frame
-                if kind == wire.OUTPUT:
-                    output.head(payload)
-                elif kind == wire.TAIL:
-                    output.tail(payload)
-                elif kind == wire.ENDED:
-                    return self.ended(json.loads(payload), output, cancelling)
-                elif kind == wire.FAILED:
-                    raise SandboxError(f"The command could not be started: {json.loads(payload)['message']}")
-            output.show()
+        try:
+            self.send(wire.RUN, as_json(order))
+            while True:
+                now = time.monotonic()
+                if now > deadline:
+                    raise RunnerLost("The step runner is silent.", output, now - started, cancelling, silent=True)
+                if cancelled and not cancelling and now >= next_look:
+                    next_look = now + CANCEL_LOOK_S
+                    if cancelled():
+                        cancelling = True
+                        deadline = min(deadline, now + CANCEL_GRACE_S)
+                        self.send(wire.CANCEL)
+                frame = self.frame_within(min(deadline - now, step_s))
+                if frame is not None:
+                    kind, payload = frame
+                    if kind == wire.ENDED:
+                        return self.ended(json.loads(payload), output, cancelling)
+                    if kind == wire.FAILED:
+                        raise SandboxError(f"The command could not be started: {json.loads(payload)['message']}")
+                    output.add(kind, payload)
+                output.show()
+        except BoxGone as gone:
+            if isinstance(gone, RunnerLost):
+                raise
+            raise RunnerLost(str(gone), output, time.monotonic() - started, cancelling) from None
 
     def ended(self, end: dict[str, Any], output: "Collected", cancelling: bool) -> Ran:
         if end["stuck"]:
@@ -221,6 +226,17 @@ class Channel:
         self.pipes.close()
 
 
+class RunnerLost(BoxGone):
+    """The step runner ended or fell silent while a command ran. `output` is what came until then."""
+
+    def __init__(self, message: str, output: "Collected", seconds: float, cancelling: bool, *, silent: bool = False):
+        super().__init__(message)
+        self.output = output
+        self.seconds = seconds  # since the command was ordered, by the worker's clock
+        self.cancelling = cancelling
+        self.silent = silent  # still there perhaps, but does not answer
+
+
 class Stream:
     """One connection that a program in the box opened, used like a connected socket."""
 
@@ -300,13 +316,13 @@ class Collected:
         self.unshown: list[str] = []
         self.next_show = time.monotonic() + SHOW_EVERY_S
 
-    def head(self, data: bytes) -> None:
-        self.head_parts += data
-        if self.on_output:
-            self.unshown.append(self.decoder.decode(data))
-
-    def tail(self, data: bytes) -> None:
-        self.tail_parts += data
+    def add(self, kind: int, data: bytes) -> None:
+        if kind == wire.TAIL:
+            self.tail_parts += data
+        else:
+            self.head_parts += data
+            if self.on_output:
+                self.unshown.append(self.decoder.decode(data))
 
     def show(self) -> None:
         if self.on_output and self.unshown and time.monotonic() >= self.next_show:

@@ -33,8 +33,8 @@ test "$(git rev-parse HEAD)" = "$commit"
 """
 
 
-def clone_script(commit: str) -> str:
-    """A bash script that unpacks BUNDLE and checks the commit out. Raises `SandboxError` for a bad id."""
+def clone_script(commit: str, bundle: str = BUNDLE) -> str:
+    """A bash script that unpacks the bundle and checks the commit out. Raises `SandboxError` for a bad id."""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise SandboxError(f"{commit!r} is no full commit id.")
-    return SCRIPT.format(commit=shlex.quote(commit), bundle=BUNDLE)
+    return SCRIPT.format(commit=shlex.quote(commit), bundle=shlex.quote(bundle))

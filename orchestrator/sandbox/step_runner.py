@@ -21,6 +21,9 @@ proxy clients and carries each as one stream over stdout and stdin to the worker
 There is no socket to reach, bind or mount, and none at all for commands without egress.
 """
 
+from __future__ import annotations
+
+import base64
 import ctypes
 import json
 import os
@@ -34,11 +37,13 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 HEADER = struct.Struct("!BII")
 CREDITS = struct.Struct("!I")
 CHUNK = 1 << 16
+MOST_STREAMS = 64  # connections to the proxy at the same time
 WINDOW = 1 << 18  # bytes that a stream may have under way and not yet credited, each direction
 
 # Orders
@@ -48,9 +53,11 @@ READY, OUTPUT, TAIL, ENDED, ANSWER, FAILED = 20, 21, 22, 23, 24, 25
 # Streams, both directions; CREDIT carries how many more bytes the other side may send
 OPEN, DATA, CLOSE, CREDIT = 40, 41, 42, 43
 
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 OOM_COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 OOM_SCORE = "500"  # so that the kernel never prefers this program to a command
 CANNOT_START = 126
 KILL_PATIENCE_S = 5.0  # what lives after this is stuck in the kernel, and the box must go
@@ -91,11 +98,11 @@ IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.
 class Server:
     """One loop over the worker's pipe, the running command and its proxy connections."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.incoming = bytearray()
-        self.outgoing = deque()  # bytes that the worker has not taken yet
-        self.command = None
+        self.outgoing: deque[bytes] = deque()  # what the worker has not taken yet
+        self.command: Command | None = None
         self.streams = Streams(self)
 
     def serve(self) -> None:
@@ -114,7 +121,7 @@ class Server:
             if self.command:
                 self.command.look_after()
 
-    def listen_to(self, descriptor: int, events: int, call) -> None:
+    def listen_to(self, descriptor: int, events: int, call: Callable) -> None:
         """Call when the descriptor is ready; no events means not to."""
         known = self.selector.get_map().get(descriptor)
         if known is None:
@@ -199,7 +206,7 @@ class Server:
             self.command = Command(self, order)
         elif kind == SETUP:
             set_up(order)
-            self.send(READY, json.dumps({"python": sys.version.split()[0]}).encode())
+            self.send(READY, json.dumps(what_is_here()).encode())
         elif kind == READ:
             self.send(ANSWER, read_file(order["path"], order["limit_bytes"]))
         elif kind == LIST:
@@ -222,11 +229,47 @@ def set_up(order: dict) -> None:
         os.sched_setaffinity(0, order["cpus"])
     os.umask(0o022)
     os.makedirs(order["home"], mode=0o700, exist_ok=True)
-    for name, text in order["home_files"].items():
-        with open(os.path.join(order["home"], name), "w") as file:
+    for path, text in order["files"].items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
             file.write(text)
     if order["copy"]:
         copy_tree(*order["copy"])
+    if order["seccomp"]:
+        filter_calls(base64.b64decode(order["seccomp"]))
+
+
+def filter_calls(program: bytes) -> None:
+    """Put a BPF filter on this process and all it starts, on top of whatever the engine set."""
+
+    class FilterProgram(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("lines", ctypes.c_char_p)]
+
+    lines = FilterProgram(len(program) // 8, program)
+    if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or libc.prctl(PR_SET_SECCOMP, 2, ctypes.byref(lines), 0, 0):
+        raise OSError(f"the system call filter was refused: {os.strerror(ctypes.get_errno())}")
+
+
+def what_is_here() -> dict:
+    """The interpreter, and the limits as the inside sees them; None where it cannot see them."""
+    return {
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "memory_bytes": first_number(MEMORY_LIMITS),
+        "pids": first_number(PIDS_LIMITS),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "oom_counter": any(os.path.exists(path) for path in OOM_COUNTERS),
+    }
+
+
+def first_number(paths: tuple[str, ...]) -> int | None:
+    for path in paths:
+        try:
+            with open(path) as file:
+                return int(file.read())
+        except (OSError, ValueError):  # "max" means no limit
+            continue
+    return None
 
 
 def copy_tree(source: str, target: str) -> None:
@@ -259,7 +302,7 @@ class Command:
         self.user_s = self.sys_s = 0.0
         self.peak_bytes = 0
         self.stopped = ""  # why we ended it: timeout, cancelled, disk or memory
-        self.status = None
+        self.status: int | None = None
         self.ended_at = 0.0
         self.arguments, self.script_file = script_arguments(order["script"])
         environment = dict(order["env"])
@@ -268,7 +311,8 @@ class Command:
         self.output, output_write = os.pipe()
         os.set_blocking(self.output, False)
         server.listen_to(self.output, selectors.EVENT_READ, self.read_output)
-        input_read, self.input = self.open_input(order["stdin"].encode("utf-8", "surrogateescape"))
+        self.input: int | None = None
+        input_read = self.open_input(order["stdin"].encode("utf-8", "surrogateescape"))
         self.oom_before = oom_kills()
         self.started_at = time.monotonic()
         self.deadline = self.started_at + order["timeout_s"]
@@ -276,17 +320,18 @@ class Command:
         os.close(output_write)
         os.close(input_read)
 
-    def open_input(self, content: bytes):
-        """The command's end of stdin, and ours where there is something to feed."""
+    def open_input(self, content: bytes) -> int:
+        """The command's end of stdin; ours is `input` where there is something to feed."""
         self.to_feed = memoryview(content)
         if not content:
-            return os.open("/dev/null", os.O_RDONLY), None
-        read_end, write_end = os.pipe()
-        os.set_blocking(write_end, False)
-        self.server.listen_to(write_end, selectors.EVENT_WRITE, self.feed)
-        return read_end, write_end
+            return os.open("/dev/null", os.O_RDONLY)
+        read_end, self.input = os.pipe()
+        os.set_blocking(self.input, False)
+        self.server.listen_to(self.input, selectors.EVENT_WRITE, self.feed)
+        return read_end
 
     def feed(self) -> None:
+        assert self.input is not None
         try:
             self.to_feed = self.to_feed[os.write(self.input, self.to_feed[:CHUNK]) :]
         except BlockingIOError:
@@ -390,7 +435,7 @@ class Command:
             time.sleep(0.0005)
 
 
-def script_arguments(script: str):
+def script_arguments(script: str) -> tuple[list[bytes], str | None]:
     """The command line for a bash script, and the file it is in when it is too long for one."""
     encoded = script.encode("utf-8", "surrogateescape")
     if b"\0" in encoded:
@@ -456,7 +501,7 @@ class Output:
         self.server = server
         self.half = max(1, most_bytes // 2)
         self.head_bytes = 0
-        self.tail = deque()
+        self.tail: deque[bytes] = deque()
         self.tail_bytes = 0
         self.dropped_bytes = 0
 
@@ -572,27 +617,31 @@ class Streams:
 
     def __init__(self, server: Server):
         self.server = server
-        self.listener = None
-        self.open = {}
+        self.listener: socket.socket | None = None
+        self.open: dict[int, Stream] = {}
         self.last = 0
 
     def listen(self) -> dict:
         """Start to listen; returns the variables that lead a client to it."""
-        self.listener = socket.socket()
-        self.listener.bind(("127.0.0.1", 0))
-        self.listener.listen(128)
-        self.listener.setblocking(False)
-        self.server.listen_to(self.listener.fileno(), selectors.EVENT_READ, self.accept)
-        address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        listener = self.listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(MOST_STREAMS)
+        listener.setblocking(False)
+        self.server.listen_to(listener.fileno(), selectors.EVENT_READ, self.accept)
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         proxies = {name: address for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")}
         proxies.update({name.lower(): value for name, value in proxies.items()})
         proxies.update(NO_PROXY="localhost,127.0.0.1,::1", no_proxy="localhost,127.0.0.1,::1")
         return proxies
 
     def accept(self) -> None:
+        assert self.listener is not None
         try:
             connection, _ = self.listener.accept()
         except OSError:
+            return
+        if len(self.open) >= MOST_STREAMS:
+            connection.close()
             return
         self.last += 1
         connection.setblocking(False)

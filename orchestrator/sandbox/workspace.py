@@ -18,7 +18,7 @@ WAIT_S = 0.3  # before a repeat; doubles each time
 SEARCH_TIMEOUT_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FoundLine:
     """One line that a search found."""
 

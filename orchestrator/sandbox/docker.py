@@ -1,0 +1,498 @@
+"""Sandboxes from a Docker engine; also Podman's socket, and gVisor by LAMPLIGHTER_SANDBOX_RUNTIME.
+
+A box is one container: PID 1 is a sleeper under the engine's init, as a user of its own. Docker
+cannot kill an exec, so commands are run by our step runner, which one exec as the step's user
+starts and whose stdin and stdout are the channel. The runner is not PID 1 here: a command may kill
+it (same user). Then everything of the step's user is killed by a second exec, a new runner takes
+over, and the command counts as ended by a signal; the container and its files stay.
+
+The source of the step runner goes first through that exec's stdin: nothing is mounted from the
+worker, which may itself be a container or on another machine than the engine. Volumes are named,
+labelled and filled by archive. The egress proxy is reached through the same channel (egress.py).
+"""
+
+import struct
+import tarfile
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.types import LogConfig, Mount, Ulimit
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from orchestrator.sandbox import egress, seccomp, step_runner
+from orchestrator.sandbox.box import (
+    BASE,
+    CA_FILE,
+    INSIDE,
+    JOB,
+    SETUP_PATIENCE_S,
+    STEP_UID,
+    VENV,
+    VOLUMES_ARE_WATCHED,
+    RunnerBox,
+    box_name,
+    check_review,
+    operator_mounts,
+    read_ca,
+    setup_order,
+    split_scratch,
+    variables,
+)
+from orchestrator.sandbox.channel import Channel, RunnerLost
+from orchestrator.sandbox.cloning import clone_script
+from orchestrator.sandbox.contract import (
+    Box,
+    BoxOrder,
+    Cancelled,
+    Description,
+    NeedsMissing,
+    Role,
+    SandboxError,
+)
+from orchestrator.sandbox.instance import instance_of
+from orchestrator.sandbox.limits import configured
+from orchestrator.settings import Settings
+from review_agents.records import Environment, Ran
+
+DEFAULT_URL = "unix:///var/run/docker.sock"
+SLEEPER_UID = STEP_UID + 1  # so that `kill -9 -1` of the step's user leaves PID 1's child alone
+STEP_USER = f"{STEP_UID}:{STEP_UID}"
+API_TIMEOUT_S = 120
+RUNNER_SOURCE = Path(step_runner.__file__).read_bytes()
+# Reads that many bytes of source from stdin and becomes it; what follows on stdin are frames.
+BOOT = """
+import os, sys
+source = b""
+while len(source) < int(sys.argv[1]):
+    source += os.read(0, int(sys.argv[1]) - len(source)) or sys.exit(1)
+exec(compile(source, "step_runner.py", "exec"))
+"""
+RUNNER = ["python3", "-I", "-S", "-B", "-c", BOOT, str(len(RUNNER_SOURCE)), str(STEP_UID)]
+KILL_ALL = ["/bin/sh", "-c", "kill -9 -1"]
+STDERR = 2
+# The engine gives a tmpfs the mode of the image's folder, whatever one asks for; so it gets an owner.
+TMPFS = f"rw,exec,nosuid,nodev,uid={STEP_UID},gid={STEP_UID}"
+BUNDLE = f"{BASE}/bundle/repo.bundle"
+
+INSTANCE, REVIEW, STEP, ATTEMPT = (f"lamplighter.{name}" for name in ("instance", "review", "step", "attempt"))
+
+
+class Docker:
+    """The backend `docker`."""
+
+    name = "docker"
+
+    def __init__(self, settings: Settings, *, egress_log: Callable[[str, str, str], None] | None = None):
+        """`egress_log` is called with (box name, host:port, "" or why it was refused)."""
+        self.settings = settings
+        self.url = settings.docker_url or DEFAULT_URL
+        self.instance = instance_of(settings.data)
+        self.egress_log = egress_log or (lambda box, host, refusal: None)
+        self.egress_rules = egress.rules(settings.egress_hosts, settings.egress_allow_ranges, settings.pip_index)
+        self.ready: dict[str, Any] = {}  # what the trial box saw of itself, once there was one
+        try:
+            # The URL is given, so the CLI's contexts and DOCKER_HOST cannot lead us to another engine.
+            self.engine = docker.DockerClient(base_url=self.url, timeout=API_TIMEOUT_S)
+        except (DockerException, requests.RequestException) as error:
+            raise SandboxError(f"No Docker engine answers at {self.url}: {in_short(error)}", retry=True) from None
+
+    # The contract ------------------------------------------------------------------------
+
+    def describe(self) -> Description:
+        seen = self.trial()
+        with outside("describing the engine"):
+            version = self.engine.version()
+            image = self.engine.images.get(self.settings.sandbox_image)
+        name = "podman" if "podman" in str(version.get("Components", "")).lower() else "docker"
+        runtime = self.settings.sandbox_runtime
+        return Description(
+            name=self.name,
+            version=f"{version['Version']}{f' ({name})' if name != 'docker' else ''}{f' {runtime}' if runtime else ''}",
+            image=f"{self.settings.sandbox_image} {image.id}",
+            python=seen["python"],
+            missing_limits=self.missing_limits(seen),
+        )
+
+    def prepare(self, review: str, bundle: Path, commit: str) -> None:
+        check_review(review)
+        self.drop(review)
+        limits = configured(self.settings, step_s=self.settings.git_timeout_s)
+        order = BoxOrder(review, "clone", 1, role=Role.INSTALL, limits=limits)
+        with outside(f"making the volumes of review {review}"):
+            for place in ("base", "venv"):
+                self.engine.volumes.create(self.volume(review, place), labels=self.labels(review))
+        script = clone_script(commit, BUNDLE)
+        box = DockerBox(self, box_name(self.instance, order), order, fill=lambda archive: fill(archive, bundle))
+        try:
+            ran = box.run(f"{script}\nrm {BUNDLE}", environment=Environment.NONE, timeout_s=limits.step_s)
+        finally:
+            box.destroy()
+        if not ran.ok:
+            raise SandboxError(f"Commit {commit} could not be cloned ({ran.ending}): {ran.output[-2000:].strip()}")
+        with outside(f"marking review {review} as prepared"):
+            self.engine.volumes.create(self.volume(review, "prepared"), labels=self.labels(review))
+
+    def prepared(self, review: str) -> bool:
+        check_review(review)
+        with outside("looking for volumes"):
+            try:
+                self.engine.volumes.get(self.volume(review, "prepared"))
+            except NotFound:
+                return False
+        return True
+
+    def open(self, order: BoxOrder) -> Box:
+        check_review(order.review)
+        self.check_python(order.requires_python)
+        if not self.prepared(order.review):
+            raise SandboxError(f"Review {order.review} has no volumes on this machine: prepare it first.")
+        name = box_name(self.instance, order)
+        self.remove_container(name)  # of an earlier try with the same name
+        return DockerBox(self, name, order)
+
+    def drop(self, review: str) -> None:
+        check_review(review)
+        self.remove(lambda labels: labels.get(REVIEW) == review)
+
+    def sweep(self, living: Collection[str]) -> tuple[str, ...]:
+        return self.remove(lambda labels: labels.get(REVIEW) not in living)
+
+    # Checks ------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """That the engine answers, has the image, and runs a command under limits. Raises `SandboxError`."""
+        image = self.settings.sandbox_image
+        with outside("asking for the image"):
+            try:
+                self.engine.images.get(image)
+            except ImageNotFound:
+                raise SandboxError(f'The image "{image}" is not on the engine. Run `make sandbox-image`.') from None
+        self.trial()
+
+    def trial(self) -> dict[str, Any]:
+        """What a box sees of itself: interpreter and limits. One container per process of the worker."""
+        if not self.ready:
+            review = f"trial-{threading.get_native_id()}"
+            order = BoxOrder(review, "trial", 1, role=Role.INSTALL, limits=configured(self.settings, step_s=60))
+            with outside("making the trial's volumes"):
+                for place in ("base", "venv"):
+                    self.engine.volumes.create(self.volume(review, place), labels=self.labels(review))
+            try:
+                box = DockerBox(
+                    self, box_name(self.instance, order), order, fill=lambda container: fill(container, None)
+                )
+                box.destroy()
+            finally:
+                self.drop(review)
+            self.ready = box.ready
+        return self.ready
+
+    def check_python(self, requires_python: str) -> None:
+        """Raises `NeedsMissing` when the image's interpreter does not satisfy the specifier."""
+        if not requires_python:
+            return
+        version = self.trial()["python"]
+        try:
+            satisfied = version in SpecifierSet(requires_python)
+        except InvalidSpecifier:
+            raise NeedsMissing(f"needs a Python by {requires_python!r}, which is no version specifier") from None
+        if not satisfied:
+            raise NeedsMissing(f"needs Python {requires_python}; this sandbox has {version}")
+
+    def missing_limits(self, seen: dict[str, Any]) -> tuple[str, ...]:
+        """Limits that were ordered but that the inside of a box does not see in its cgroup."""
+        limits = configured(self.settings)
+        missing = [
+            f"{words} ({'not visible inside' if inside is None else f'inside it is {inside}'})"
+            for words, inside, ordered in (
+                ("memory", seen["memory_bytes"], limits.memory_bytes),
+                ("number of processes", seen["pids"], limits.pids),
+            )
+            if inside != ordered
+        ]
+        if limits.cpus and tuple(seen["cpus"]) != limits.cpus:
+            missing.append(f"pinning to CPUs (inside there are {seen['cpus']})")
+        return (*missing, VOLUMES_ARE_WATCHED, *seccomp.missing_limits())
+
+    # Engine objects ----------------------------------------------------------------------
+
+    def volume(self, review: str, place: str) -> str:
+        return f"lamplighter.{self.instance}.{review}.{place}"
+
+    def labels(self, review: str) -> dict[str, str]:
+        return {INSTANCE: self.instance, REVIEW: review}
+
+    def remove(self, ends: Callable[[dict[str, str]], bool]) -> tuple[str, ...]:
+        """Remove our containers, then our volumes, whose labels say so; names what went."""
+        gone = []
+        ours = {"label": f"{INSTANCE}={self.instance}"}
+        with outside("removing containers and volumes"):
+            for container in self.engine.api.containers(all=True, filters=ours):
+                if ends(container.get("Labels") or {}):
+                    self.remove_container(container["Id"])
+                    gone.append(container["Names"][0].lstrip("/"))
+            for volume in self.engine.api.volumes(filters=ours)["Volumes"] or ():
+                if ends(volume.get("Labels") or {}):
+                    with suppress(NotFound):
+                        self.engine.api.remove_volume(volume["Name"], force=True)
+                    gone.append(f"volume {volume['Name']}")
+        return tuple(gone)
+
+    def remove_container(self, name: str) -> None:
+        with outside(f"removing container {name}"), suppress(NotFound):
+            try:
+                self.engine.api.remove_container(name, force=True, v=True)
+            except APIError as error:
+                if error.status_code != 409:  # somebody else is removing it already
+                    raise
+
+    def create(self, name: str, order: BoxOrder) -> str:
+        """The container, not started yet; returns its id."""
+        limits = order.limits
+        api = self.engine.api
+        install = order.role is Role.INSTALL
+        sizes = {**split_scratch(order), INSIDE: 1 << 20}
+        volumes = [Mount(BASE, self.volume(order.review, "base"), "volume", read_only=not install)]
+        volumes.append(Mount(VENV, self.volume(order.review, "venv"), "volume", read_only=not install))
+        if install:
+            volumes.append(Mount(JOB, self.volume(order.review, "base"), "volume"))
+        binds = [Mount(inside, host, "bind", read_only=True) for host, inside in operator_mounts(self.settings)]
+        largest_file = max(limits.scratch_bytes, limits.volume_bytes)
+        host = api.create_host_config(
+            init=True,
+            network_mode="none",
+            read_only=True,
+            tmpfs={place: f"{TMPFS},size={size}" for place, size in sizes.items()},
+            mounts=[*volumes, *binds],
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=limits.pids,
+            mem_limit=limits.memory_bytes,
+            memswap_limit=limits.memory_bytes,
+            cpuset_cpus=",".join(map(str, limits.cpus)) or None,
+            shm_size=limits.scratch_bytes // 4,
+            ulimits=[Ulimit(name="core", soft=0, hard=0), Ulimit(name="fsize", soft=largest_file, hard=largest_file)],
+            log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
+            runtime=self.settings.sandbox_runtime or None,
+            ipc_mode="private",
+        )
+        created = api.create_container(
+            self.settings.sandbox_image,
+            entrypoint=["/bin/sleep"],
+            command=["infinity"],
+            name=name,
+            hostname="sandbox",
+            user=f"{SLEEPER_UID}:{SLEEPER_UID}",
+            working_dir="/",
+            labels={**self.labels(order.review), STEP: order.step, ATTEMPT: str(order.attempt)},
+            host_config=host,
+        )
+        return str(created["Id"])
+
+
+class DockerBox(RunnerBox):
+    """One container and the step runner in it.
+
+    fill    called with the created container before it starts
+    """
+
+    def __init__(
+        self,
+        sandbox: Docker,
+        name: str,
+        order: BoxOrder,
+        fill: Callable[["Archive"], None] | None = None,
+    ):
+        self.sandbox = sandbox
+        self.name = name
+        self.order = order
+        self.container = ""
+        self.setup = setup_order(order, files=own_files(sandbox.settings))
+        try:
+            with outside(f"opening box {name}"):
+                self.container = sandbox.create(name, order)
+                if fill:
+                    fill(Archive(sandbox, self.container))
+                sandbox.engine.api.start(self.container)
+            channel = self.start_runner()
+        except BaseException:
+            self.remove()
+            raise
+        super().__init__(
+            name,
+            order,
+            channel,
+            surroundings=lambda environment, network: variables(
+                sandbox.settings, environment, network, str(Path(self.ready["executable"]).parent)
+            ),
+            end=self.remove,
+        )
+
+    def start_runner(self) -> Channel:
+        """A step runner by exec, set up. Raises `SandboxError` with what it said."""
+        with outside(f"starting the step runner of {self.name}"):
+            pipes = ExecPipes(self.sandbox, self.container)
+        channel = Channel(pipes, self.proxy())
+        try:
+            self.ready = channel.set_up(self.setup, patience_s=SETUP_PATIENCE_S)
+        except SandboxError as error:
+            said = f"{error} {pipes.complaint()}".rstrip()
+            raise SandboxError(f"Box {self.name} did not open: {said}", retry=True) from None
+        return channel
+
+    def proxy(self) -> egress.Proxy | None:
+        if not self.order.egress:
+            return None
+        return egress.Proxy(
+            self.sandbox.egress_rules,
+            most_bytes=self.sandbox.settings.egress_bytes,
+            log=lambda host, refusal: self.sandbox.egress_log(self.name, host, refusal),
+        )
+
+    def lost(self, lost: RunnerLost) -> Ran:
+        """The command killed the step runner, or it hangs: end the command, and a new runner takes over."""
+        state = self.state()
+        if not state.get("Running"):
+            if not state.get("OOMKilled"):
+                return super().lost(lost)
+            self.give_up("its container ran out of memory")
+            return lost.output.finished(dropped_bytes=0, exit=None, signal=9, oom=True, seconds=lost.seconds)
+        self.channel.close()
+        self.kill_all()
+        self.setup = {**self.setup, "copy": None}
+        self.channel = self.start_runner()
+        if lost.cancelling:
+            raise Cancelled
+        return lost.output.finished(dropped_bytes=0, exit=None, signal=9, timed_out=lost.silent, seconds=lost.seconds)
+
+    def state(self) -> dict[str, Any]:
+        with outside(f"inspecting {self.name}"):
+            try:
+                return dict(self.sandbox.engine.api.inspect_container(self.container)["State"])
+            except NotFound:
+                return {}
+
+    def kill_all(self) -> None:
+        """`kill -9 -1` as the step's user; nothing of a step survives it."""
+        api = self.sandbox.engine.api
+        with outside(f"killing what is left in {self.name}"):
+            api.exec_start(api.exec_create(self.container, KILL_ALL, user=STEP_USER)["Id"])
+
+    def remove(self) -> None:
+        if hasattr(self, "channel"):
+            self.channel.close()
+        self.sandbox.remove_container(self.container or self.name)
+
+
+def own_files(settings: Settings) -> dict[str, str]:
+    return {CA_FILE: read_ca(settings.sandbox_ca_file).decode()} if settings.sandbox_ca_file else {}
+
+
+class ExecPipes:
+    """The channel's way to a step runner that is an exec: one socket, output in frames of the engine's own."""
+
+    def __init__(self, sandbox: Docker, container: str):
+        api = sandbox.engine.api
+        created = api.exec_create(container, RUNNER, stdin=True, user=STEP_USER, workdir="/")
+        answer = api.exec_start(created["Id"], socket=True)
+        self.answer = answer  # keeps the connection open
+        self.socket = getattr(answer, "_sock", answer)
+        self.socket.settimeout(None)
+        self.buffer = bytearray()
+        self.said = bytearray()
+        self.write(RUNNER_SOURCE)
+
+    def read(self, most: int) -> bytes:
+        """The next piece of stdout; what comes on stderr is put aside."""
+        while True:
+            kind, length = struct.unpack("!BxxxI", self.exactly(8))
+            piece = self.exactly(length)
+            if kind != STDERR:
+                return piece
+            self.said += piece[: max(0, 4000 - len(self.said))]
+
+    def exactly(self, count: int) -> bytes:
+        while len(self.buffer) < count:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise OSError("the exec ended")
+            self.buffer += data
+        piece = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return piece
+
+    def write(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def complaint(self) -> str:
+        return self.said.decode(errors="replace").strip()[-1500:]
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self.socket.shutdown(2)
+        self.answer.close()
+
+
+# Filling volumes ---------------------------------------------------------------------------
+
+
+class Archive:
+    """Puts files into a container that is created and not started, by way of its volumes."""
+
+    def __init__(self, sandbox: Docker, container: str):
+        self.sandbox = sandbox
+        self.container = container
+
+    def put(self, folder: str, content: Iterator[bytes]) -> None:
+        self.sandbox.engine.api.put_archive(self.container, folder, content)
+
+
+def fill(archive: Archive, bundle: Path | None) -> None:
+    """The folders of the step's user inside the volumes, whose own roots stay root's, and the bundle."""
+    archive.put(BASE, tar_of(["repo", "bundle"], {"bundle/repo.bundle": bundle} if bundle else {}))
+    archive.put(VENV, tar_of(["plain", "test"], {}))
+
+
+def tar_of(folders: list[str], files: dict[str, Path]) -> Iterator[bytes]:
+    """A tar as it is written, so that a large bundle is never held in memory."""
+    for folder in folders:
+        yield header(folder, tarfile.DIRTYPE, 0o755, 0)
+    for name, path in files.items():
+        size = path.stat().st_size
+        yield header(name, tarfile.REGTYPE, 0o644, size)
+        with path.open("rb") as file:
+            while data := file.read(1 << 20):
+                yield data
+        yield b"\0" * (-size % tarfile.BLOCKSIZE)
+    yield b"\0" * (2 * tarfile.BLOCKSIZE)
+
+
+def header(name: str, kind: bytes, mode: int, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.type, member.mode, member.size = kind, mode, size
+    member.uid = member.gid = STEP_UID
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+# Errors ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def outside(doing: str) -> Iterator[None]:
+    """Turn what the engine or the way to it says into a `SandboxError`."""
+    try:
+        yield
+    except (DockerException, requests.RequestException, OSError) as error:
+        refused = isinstance(error, APIError) and error.is_client_error()
+        raise SandboxError(f"Docker, {doing}: {in_short(error)}", retry=not refused) from None
+
+
+def in_short(error: Exception) -> str:
+    text = str(getattr(error, "explanation", "") or error)
+    return text if len(text) < 500 else f"{text[:200]} ... {text[-250:]}"

@@ -1,0 +1,133 @@
+"""Container engines of our own for tests: own socket, data root and cgroup parent, never one found running.
+
+    @pytest.fixture(scope="session")
+    def engine(tmp_path_factory): with docker_engine(tmp_path_factory.mktemp("engine")) as engine: yield engine
+
+`engine.url` is for LAMPLIGHTER_DOCKER_URL and DOCKER_HOST, `engine.command("ps")` runs the client.
+Images stay in one data root per machine (the cache folder of standin_images.py) from one test run
+to the next; while another run holds it, a fresh one in the given folder is used.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+START_TIMEOUT_S = 40
+
+
+@dataclass
+class Engine:
+    url: str
+    program: str  # the client: docker or podman
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def command(self, *arguments: str, check: bool = True) -> str:
+        """Run the client against this engine; returns its output."""
+        where = ["--url", self.url] if self.program == "podman" else ["--host", self.url]
+        lead = [self.program, "--remote", *where] if self.program == "podman" else [self.program, *where]
+        environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
+        done = subprocess.run([*lead, *arguments], capture_output=True, text=True, env=environment)
+        if check and done.returncode:
+            raise AssertionError(f"{self.program} {' '.join(arguments)}: {done.stderr[-2000:]}{done.stdout[-1000:]}")
+        return done.stdout
+
+    def has_image(self, tag: str) -> bool:
+        return bool(self.command("images", "-q", tag, check=False).strip())
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+
+@contextmanager
+def docker_engine(
+    folder: Path, *, bridge: str = "none", runtimes: dict[str, list[str]] | None = None
+) -> Iterator[Engine]:
+    """A dockerd with its socket and run files in `folder`.
+
+    bridge      the default network's bridge device, which must exist; "none" (no NAT rules) suffices
+                for sandboxes, whose network is none
+    runtimes    further OCI runtimes: name and command line
+    """
+    if os.geteuid() != 0 or shutil.which("dockerd") is None:
+        pytest.skip("a Docker engine of our own needs root and dockerd (apt-get install docker.io)")
+    with data_root(folder, "docker") as data:
+        url = f"unix://{folder}/docker.sock"
+        command = ["dockerd", "--host", url, "--data-root", str(data), "--exec-root", str(folder / "exec")]
+        command += ["--pidfile", str(folder / "docker.pid"), "--bridge", bridge, "--cgroup-parent", "lamplighter-tests"]
+        command += [] if bridge != "none" else ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
+        config = {name: {"path": words[0], "runtimeArgs": words[1:]} for name, words in (runtimes or {}).items()}
+        (folder / "daemon.json").write_text(json.dumps({"runtimes": config}))
+        command += ["--config-file", str(folder / "daemon.json")]
+        with running(command, folder / "docker.log") as process:
+            engine = Engine(url, "docker", process, folder / "docker.log")
+            wait_until_it_answers(engine, "version")
+            yield engine
+
+
+@contextmanager
+def podman_engine(folder: Path) -> Iterator[Engine]:
+    """Podman's Docker-compatible socket, as root, with its own storage."""
+    if os.geteuid() != 0 or shutil.which("podman") is None:
+        pytest.skip("Podman's socket needs podman (apt-get install podman), here as root")
+    with data_root(folder, "podman") as data:
+        url = f"unix://{folder}/podman.sock"
+        command = ["podman", "--root", str(data), "--runroot", str(folder / "run"), "--cgroup-manager", "cgroupfs"]
+        command += ["system", "service", "--time", "0", url]
+        with running(command, folder / "podman.log") as process:
+            engine = Engine(url, "podman", process, folder / "podman.log")
+            wait_until_it_answers(engine, "version")
+            yield engine
+
+
+@contextmanager
+def data_root(folder: Path, kind: str) -> Iterator[Path]:
+    """The machine's shared data root when nobody else uses it now, else a new one."""
+    from tests.support.standin_images import cache_folder
+
+    shared = cache_folder() / kind
+    shared.mkdir(parents=True, exist_ok=True)
+    with (shared.parent / f"{kind}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield folder / kind
+        else:
+            yield shared
+
+
+@contextmanager
+def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_until_it_answers(engine: Engine, question: str) -> None:
+    give_up = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            engine.command(question)
+            return
+        except AssertionError as error:
+            if not engine.alive() or time.monotonic() > give_up:
+                pytest.skip(f"{engine.program} does not start here: {error}; {engine.log.read_text()[-1500:]}")
+            time.sleep(0.2)

@@ -1,0 +1,118 @@
+"""Stand-ins for public container images, built from Debian packages because no registry can be reached.
+
+    tar = root_file_system("python:3.11-slim-bookworm")       # made once per machine, then from the cache
+    ensure(engine, "python:3.11-slim-bookworm")               # imported into the engine under that very tag
+    ensure_sandbox_image(engine)                              # orchestrator/sandbox/image/Dockerfile on top
+
+Another image is one more entry in STANDINS. Making one needs root, debootstrap and a Debian mirror;
+the cache is /var/cache/lamplighter-tests (the folder of an ordinary user's caches otherwise).
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.docker_engine import Engine
+
+SUITE = "bookworm"
+MIRROR = "http://deb.debian.org/debian"
+DOCKERFILE = Path("orchestrator/sandbox/image/Dockerfile")
+SANDBOX_IMAGE = "lamplighter-sandbox:latest"
+
+
+@dataclass(frozen=True)
+class Standin:
+    """What makes a minimal Debian into something like the public image."""
+
+    packages: tuple[str, ...]
+    finish: str = ""  # shell commands, run inside the new root
+    changes: tuple[str, ...] = ()  # Dockerfile instructions for the import
+
+
+PYTHON_FINISH = """
+for name in python python3 python3.11; do ln -s /usr/bin/python3.11 /usr/local/bin/$name; done
+ln -s /usr/bin/pip3 /usr/local/bin/pip
+rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
+"""
+
+STANDINS = {
+    "python:3.11-slim-bookworm": Standin(
+        packages=("ca-certificates", "python3", "python3-venv", "python3-pip"),
+        finish=PYTHON_FINISH,
+        changes=("ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "CMD python3"),
+    ),
+}
+
+
+def cache_folder() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/cache/lamplighter-tests")
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lamplighter-tests"
+
+
+def root_file_system(tag: str) -> Path:
+    """The stand-in's files as a tar, from the cache or newly made. Skips the test where it cannot be."""
+    standin = STANDINS[tag]
+    key = hashlib.sha256(repr((standin, SUITE)).encode()).hexdigest()[:12]
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    tar = folder / f"{tag.replace('/', '_').replace(':', '_')}-{key}.tar"
+    with one_at_a_time(folder / f"{tar.name}.lock"):
+        if not tar.exists():
+            make(standin, tar)
+    return tar
+
+
+def make(standin: Standin, tar: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip(f"the stand-in image {tar.stem} is not cached, and making it needs root and debootstrap")
+    root = tar.with_suffix(".root")
+    shutil.rmtree(root, ignore_errors=True)
+    include = ",".join(standin.packages)
+    run("debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR)
+    run("chroot", str(root), "/bin/sh", "-ec", f"{standin.finish}\napt-get clean")
+    partial = tar.with_suffix(".partial")
+    run(
+        "tar", "-C", str(root), "--exclude=./dev/*", "--exclude=./proc/*", "--exclude=./sys/*", "-cf", str(partial), "."
+    )
+    partial.rename(tar)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def ensure(engine: Engine, tag: str) -> str:
+    """Import the stand-in unless the engine has it."""
+    if not engine.has_image(tag):
+        changes = [word for change in STANDINS[tag].changes for word in ("--change", change)]
+        engine.command("import", *changes, str(root_file_system(tag)), tag)
+    return tag
+
+
+def ensure_sandbox_image(engine: Engine) -> str:
+    """Build the sandbox image of this checkout, unless the engine has one of the same Dockerfile."""
+    ensure(engine, "python:3.11-slim-bookworm")
+    tag = f"lamplighter-sandbox:{hashlib.sha256(DOCKERFILE.read_bytes()).hexdigest()[:12]}"
+    if not engine.has_image(tag):
+        engine.command("build", "--network", "host", "-t", tag, str(DOCKERFILE.parent))
+    engine.command("tag", tag, SANDBOX_IMAGE)
+    return SANDBOX_IMAGE
+
+
+@contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"{' '.join(command[:3])} failed: {(done.stderr or done.stdout)[-800:]}")
