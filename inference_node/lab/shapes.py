@@ -20,8 +20,8 @@ class Shape:
     linear_key_heads: int = 2
     linear_value_heads: int = 4
     linear_dim: int = 16
-    experts: int = 16
-    experts_per_token: int = 4
+    experts: int = 8
+    experts_per_token: int = 2
     expert_width: int = 32
 
 
