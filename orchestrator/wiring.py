@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,7 +17,7 @@ from celery import Celery
 from orchestrator.clients.git import Git
 from orchestrator.clients.git_target import GitRules
 from orchestrator.clients.node import HttpNode
-from orchestrator.sandbox.contract import Box, Limits, Sandbox
+from orchestrator.sandbox.contract import Box, BoxOrder, Description, Limits, Sandbox
 from orchestrator.sandbox.limits import configured
 from orchestrator.sandbox.select import choose
 from orchestrator.sandbox.workspace import BoxWorkspace
@@ -57,8 +57,8 @@ def service(settings: Settings) -> Workshop:
 
 
 def worker(settings: Settings, *, stopping: Callable[[], bool] = never) -> Workshop:
-    """For whoever runs reviews. Raises `SandboxError`, with what to do, where no sandbox works."""
-    return with_sandbox(service(settings), choose(settings, egress_log=log_egress), stopping=stopping)
+    """For a worker. Where no sandbox works it lives all the same, and its reviews fail saying what to do."""
+    return with_sandbox(service(settings), WhenAsked(settings), stopping=stopping)
 
 
 def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], bool] = never) -> Workshop:
@@ -84,10 +84,44 @@ def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], boo
     )
 
 
+class WhenAsked:
+    """The sandbox of the settings, chosen when it is first needed; until one works, each call says why none does."""
+
+    def __init__(self, settings: Settings):
+        self.name: str = settings.sandbox
+        self._settings = settings
+        self._chosen: Sandbox | None = None
+
+    @property
+    def _sandbox(self) -> Sandbox:
+        if self._chosen is None:
+            self._chosen = choose(self._settings, egress_log=log_egress)
+            self.name = self._chosen.name
+        return self._chosen
+
+    def describe(self) -> Description:
+        return self._sandbox.describe()
+
+    def prepare(self, review: str, bundle: Path, commit: str) -> None:
+        self._sandbox.prepare(review, bundle, commit)
+
+    def prepared(self, review: str) -> bool:
+        return self._sandbox.prepared(review)
+
+    def open(self, order: BoxOrder) -> Box:
+        return self._sandbox.open(order)
+
+    def drop(self, review: str) -> None:
+        self._sandbox.drop(review)
+
+    def sweep(self, living: Collection[str]) -> tuple[str, ...]:
+        return self._sandbox.sweep(living)
+
+
 def celery_settings(settings: Settings) -> dict[str, Any]:
     """What every Celery app of ours is configured with, whichever broker it is."""
     return {
-        "broker_url": settings.broker,
+        "broker_url": "filesystem://localhost//" if is_embedded(settings) else settings.broker,
         "broker_transport_options": transport_options(settings),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
@@ -107,7 +141,7 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
 
 
 def transport_options(settings: Settings) -> dict[str, Any]:
-    if not settings.broker.startswith("filesystem:"):
+    if not is_embedded(settings):
         return {
             "visibility_timeout": 3600,
             "socket_connect_timeout": 3,
@@ -124,6 +158,11 @@ def transport_options(settings: Settings) -> dict[str, Any]:
         "control_folder": str(folder / "control"),
         "polling_interval": 0.25,
     }
+
+
+def is_embedded(settings: Settings) -> bool:
+    """Whether messages are files in the data folder."""
+    return settings.broker.startswith("filesystem:")
 
 
 def git(settings: Settings) -> Git:

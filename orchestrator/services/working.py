@@ -10,6 +10,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy import update
 
+from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services import host_lock, running, sweeping
 from orchestrator.services.workshop import Workshop, never
 from orchestrator.store import claims, machines
@@ -90,8 +91,12 @@ def report(shop: Workshop, **what: object) -> None:
 
 
 def describe(shop: Workshop) -> dict[str, Any] | None:
-    """This machine's sandbox, for its row."""
-    return asdict(shop.sandbox.describe()) if shop.sandbox is not None else None
+    """This machine's sandbox, for its row; None while none works."""
+    try:
+        return asdict(shop.sandbox.describe()) if shop.sandbox is not None else None
+    except SandboxError as error:
+        log.error(str(error))
+        return None
 
 
 def something_is_due(shop: Workshop) -> bool:

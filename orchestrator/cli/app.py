@@ -1,0 +1,63 @@
+"""All commands, and how they fail: one clear message and an exit status, never a traceback."""
+
+import os
+import sys
+
+import click
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from orchestrator.cli import doctor, listing, processes, reviewing, up
+from orchestrator.cli.console import err, plain_lines
+from orchestrator.jobs.app import WorkerRefused
+from orchestrator.sandbox.contract import SandboxError
+from orchestrator.services.errors import BadInput, ImpossibleRequest, OutsideError
+from orchestrator.settings import SettingsError
+from orchestrator.store.migrate import SchemaError
+
+DONE, FOUND, WRONG_USE, OUTSIDE, INTERRUPTED = 0, 1, 2, 3, 130
+
+HELP = """Reviews your repositories every night with local models, and proves what it finds.
+
+`lamplighter up` starts everything on this machine; `lamplighter review TARGET` does one review here and now.
+
+Settings come from LAMPLIGHTER_ variables or from config.toml in the data folder.
+
+Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something outside failed."""
+
+app = typer.Typer(
+    help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+)
+for room in (up, reviewing, listing, processes, doctor):
+    room.add_to(app)
+
+
+def run() -> int:
+    """The exit status of the command in sys.argv."""
+    try:
+        status = app(standalone_mode=False)
+    except click.exceptions.Abort:
+        return complain("Stopped.", INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        return WRONG_USE
+    except BadInput as error:
+        return complain(error.message, WRONG_USE)
+    except (ImpossibleRequest, SettingsError) as error:
+        return complain(str(error), WRONG_USE)
+    except (OutsideError, SandboxError, SchemaError, WorkerRefused) as error:
+        return complain(str(error), OUTSIDE)
+    except SQLAlchemyError as error:
+        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        return complain(f"The database does not answer: {said}. Look at LAMPLIGHTER_DATABASE_URL.", OUTSIDE)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return complain("Stopped.", INTERRUPTED)
+    return status if isinstance(status, int) else DONE
+
+
+def complain(message: str, status: int) -> int:
+    err().print(f"lamplighter: {plain_lines(message)}", markup=False)
+    return status

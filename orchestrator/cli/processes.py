@@ -1,0 +1,85 @@
+"""The processes of the service one by one: web, worker, beat, migrate. `up` starts the first three together."""
+
+import socket
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from orchestrator import logs
+from orchestrator.cli.console import err
+from orchestrator.cli.start import Data, bring_up_to_date, opened, settings_of
+from orchestrator.jobs.app import run_beat, run_worker
+from orchestrator.services.errors import OutsideError
+from orchestrator.settings import Settings
+from orchestrator.store import migrate as migrations
+from orchestrator.web.app import make_app
+
+LAST_REQUESTS_S = 3  # event streams are cut after this when the server ends
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(web)
+    app.command()(worker)
+    app.command()(beat)
+    app.command()(migrate)
+
+
+def web(
+    data: Data = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8750")] = None,
+) -> None:
+    """Serve the pages and the API."""
+    settings = settings_of(data, host=host, port=port)
+    shop = opened(settings, "web")
+    check_port(settings)
+    uvicorn.run(
+        make_app(shop, settings),
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=settings.log_level == "debug",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=LAST_REQUESTS_S,
+    )
+
+
+def worker(data: Data = None) -> None:
+    """Do the reviews of this machine, one at a time."""
+    settings = settings_of(data)
+    logs.configure(settings, "worker")
+    bring_up_to_date(settings)
+    run_worker(settings)
+
+
+def beat(data: Data = None) -> None:
+    """Each minute: queue what is scheduled, and put right what a lost worker left."""
+    settings = settings_of(data)
+    logs.configure(settings, "beat")
+    bring_up_to_date(settings)
+    run_beat(settings)
+
+
+def migrate(data: Data = None) -> None:
+    """Make the database's tables, or bring them to this version."""
+    settings = settings_of(data)
+    logs.configure(settings, "migrate")
+    migrations.upgrade(settings.database)
+    err().print("The database is up to date.")
+
+
+def check_port(settings: Settings) -> None:
+    """Raises `OutsideError` when somebody else listens there."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((settings.host, settings.port))
+        except OSError as error:
+            raise OutsideError(
+                f"Cannot listen on {settings.host} port {settings.port}: {error.strerror}. "
+                "Something else may be using it; choose another one with --port.",
+                retry=False,
+            ) from None

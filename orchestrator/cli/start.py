@@ -1,0 +1,57 @@
+"""What every command begins with: settings from options and environment, a database at the right revision."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator import logs, wiring
+from orchestrator.services.errors import OutsideError
+from orchestrator.services.workshop import Workshop
+from orchestrator.settings import Settings, load
+from orchestrator.store import migrate
+from orchestrator.store.session import make_engine
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        help="Folder of database, mirrors and sandboxes. Default: LAMPLIGHTER_DATA, else ~/.local/share/lamplighter.",
+        show_default=False,
+    ),
+]
+
+
+def settings_of(data: Path | None, **given: Any) -> Settings:
+    """Settings with the options that were really given on top. Raises `SettingsError`."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if data is not None:
+        chosen["data"] = data.expanduser().absolute()
+    settings = load(**chosen)
+    try:
+        settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutsideError(
+            f"The data folder {settings.data} cannot be made: {error.strerror}. Name another one with --data.",
+            retry=False,
+        ) from None
+    return settings
+
+
+def opened(settings: Settings, process: str) -> Workshop:
+    """A workshop on a database that is up to date; our own SQLite file is brought up to date here."""
+    logs.configure(settings, process)
+    bring_up_to_date(settings)
+    return wiring.service(settings)
+
+
+def bring_up_to_date(settings: Settings) -> None:
+    """SQLite is ours alone and is migrated. A server's database is the operator's to migrate."""
+    if settings.database.startswith("sqlite"):
+        migrate.upgrade(settings.database)
+        return
+    engine = make_engine(settings.database)
+    try:
+        migrate.require_current(engine)
+    finally:
+        engine.dispose()

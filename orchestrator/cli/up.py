@@ -1,0 +1,132 @@
+"""`lamplighter up`: everything on this machine, as one foreground process group that lives and dies together."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from orchestrator import logs
+from orchestrator.cli.console import err
+from orchestrator.cli.processes import check_port
+from orchestrator.cli.start import Data, bring_up_to_date, settings_of
+from orchestrator.clients.git_command import end_with_parent
+from orchestrator.sandbox import select
+from orchestrator.services.errors import OutsideError
+from orchestrator.settings import Settings
+
+READY_PATIENCE_S = 60.0
+END_PATIENCE_S = 10.0  # then what is left is killed
+DEMO_NODE_PORT = 8751
+
+
+@dataclass(frozen=True)
+class Child:
+    name: str
+    process: subprocess.Popen[bytes]
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command()(up)
+
+
+def up(
+    data: Data = None,
+    port: Annotated[int | None, typer.Option(help="Port of the web pages.", show_default="8750")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="URL of an inference node; without one, reviews are evidence only.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model to ask for, where the node serves several.")] = None,
+    demo_node: Annotated[
+        bool, typer.Option("--demo-node", help="Also start a small node of our own here (needs the extra [node]).")
+    ] = False,
+) -> int:
+    """Start web, worker and beat on this machine. Ctrl-C ends them all."""
+    if demo_node:
+        node = node or f"http://127.0.0.1:{DEMO_NODE_PORT}"
+    settings = settings_of(data, port=port, model_url=node, model_name=model)
+    logs.configure(settings, "up")
+    check_port(settings)
+    bring_up_to_date(settings)
+    err().print(select.explain(settings), markup=False)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: stop.set())
+    children: list[Child] = []
+    try:
+        if demo_node:
+            demo = [sys.executable, "-m", "inference_node", "demo", "--port", str(DEMO_NODE_PORT)]
+            children.append(start("demo node", demo, dict(os.environ)))
+        for name in ("web", "worker", "beat"):
+            command = [sys.executable, "-m", "orchestrator", name, "--data", str(settings.data)]
+            children.append(start(name, command, environment(settings)))
+        threading.Thread(target=announce, args=(settings, stop), daemon=True).start()
+        return watch(children, stop)
+    finally:
+        end(children)
+
+
+def start(name: str, command: Sequence[str], variables: dict[str, str]) -> Child:
+    """A child that is killed by the kernel when this process is gone, even by kill -9."""
+    process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent)
+    return Child(name, process)
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Ours, and the options that were given to `up`."""
+    given = {
+        "LAMPLIGHTER_PORT": str(settings.port),
+        "LAMPLIGHTER_MODEL_URL": settings.model_url,
+        "LAMPLIGHTER_MODEL_NAME": settings.model_name,
+    }
+    return {**os.environ, **given, "PYTHONUNBUFFERED": "1"}
+
+
+def watch(children: Sequence[Child], stop: threading.Event) -> int:
+    """Wait until told to end (0), or until a child ends by itself: then nothing may go on without it."""
+    while not stop.wait(0.2):
+        for child in children:
+            status = child.process.poll()
+            if status is not None and not stop.wait(0.3):  # a Ctrl-C reaches all at the same time
+                raise OutsideError(
+                    f"The {child.name} process ended by itself (status {status}), so the others are ended, too. "
+                    "What it said is above.",
+                    retry=False,
+                )
+    err().print("Ending ...")
+    return 0
+
+
+def end(children: Sequence[Child]) -> None:
+    for child in children:
+        if child.process.poll() is None:
+            child.process.terminate()
+    deadline = time.monotonic() + END_PATIENCE_S
+    for child in children:
+        try:
+            child.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.process.kill()
+            child.process.wait()
+
+
+def announce(settings: Settings, stop: threading.Event) -> None:
+    """Print the URL once somebody answers there."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    deadline = time.monotonic() + READY_PATIENCE_S
+    while time.monotonic() < deadline and not stop.is_set():
+        try:
+            socket.create_connection((host, settings.port), timeout=1).close()
+        except OSError:
+            stop.wait(0.2)
+            continue
+        shown = f"[{host}]" if ":" in host else host
+        err().print(f"\nLamplighter is up: http://{shown}:{settings.port}   (Ctrl-C ends it)\n", markup=False)
+        return
