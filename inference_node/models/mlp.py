@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from inference_node.kernels.plain import experts
+from inference_node.kernels.plain.rows import aligned
 from inference_node.models.passes import Pass
 
 
@@ -35,7 +36,8 @@ class Experts:
         h, weight, expert, shared = run.apply("moe.route", self._route, x)
 
         def one(e: int, rows: torch.Tensor) -> torch.Tensor:
-            result: torch.Tensor = run.apply("moe.expert", lambda r: self._expert(e, r), rows)
+            name = aligned("moe.expert", self.part.experts.gate_up_proj[e], self.part.experts.down_proj[e])
+            result: torch.Tensor = run.apply(name, lambda r: self._expert(e, r), rows)
             return result
 
         total, woken = experts.mix(h, weight, expert, run.valid, one)

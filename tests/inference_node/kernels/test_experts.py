@@ -2,7 +2,7 @@ import torch
 from torch.nn import functional as F
 
 from inference_node.kernels.plain import experts
-from inference_node.kernels.plain.rows import Rows
+from inference_node.kernels.plain.rows import Rows, aligned
 
 WEIGHTS = torch.randn(6, 10, 10, generator=torch.Generator().manual_seed(3))
 
@@ -11,8 +11,8 @@ ROWS = Rows()
 
 
 def run(e: int, rows: torch.Tensor) -> torch.Tensor:
-    """As the model does it: ten columns are a shape in which libraries treat rows unevenly."""
-    return ROWS("expert", lambda rows: F.linear(rows, WEIGHTS[e]), rows)
+    """As the model does it: ten columns, and weights at odd addresses, make libraries treat rows unevenly."""
+    return ROWS(aligned("expert", WEIGHTS[e]), lambda rows: F.linear(rows, WEIGHTS[e]), rows)
 
 
 def test_a_row_is_the_weighted_sum_of_its_experts():
