@@ -102,7 +102,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("schedule_id", "slot", name=op.f("uq_reviews_schedule_id_slot")),
     )
     op.create_index("ix_reviews_created", "reviews", ["created_at", "id"], unique=False)
-    op.create_index("ix_reviews_repo_created", "reviews", ["repo_id", "created_at"], unique=False)
+    op.create_index("ix_reviews_repo_created", "reviews", ["repo_id", "created_at", "id"], unique=False)
     op.create_index("ix_reviews_slot", "reviews", ["slot"], unique=False)
     op.create_index("ix_reviews_state_created", "reviews", ["state", "created_at"], unique=False)
     op.create_index(

@@ -52,7 +52,7 @@ def compare(shop: Workshop, one: UUID, other: UUID) -> Comparison:
 
 
 def said(db: Session, review_id: UUID) -> dict[UUID, FindingRow]:
-    return {finding.id: rows.finding_row(sighting, finding) for sighting, finding in findings.of_review(db, review_id)}
+    return {seen.finding_id: rows.finding_row(seen) for seen in findings.of_review(db, review_id)}
 
 
 def proved_fixed(db: Session, gone: Collection[UUID], first: Review, second: Review) -> set[UUID]:

@@ -21,16 +21,16 @@ LONGEST_REASON = 2000
 def get(shop: Workshop, finding_id: UUID) -> FindingPage:
     with shop.sessions.reading() as db:
         finding = known(db, finding_id)
-        last = table.last_sighting(db, finding)
+        last = table.last_seen(db, finding)
         history = [sighting_row(sighting, review) for sighting, review in table.history(db, finding_id)]
         repo_name = repos.names(db, {finding.repo_id})[finding.repo_id]
     return FindingPage(
-        finding=rows.finding_row(last, finding),
+        finding=rows.finding_row(last),
         repo_id=finding.repo_id,
         repo_name=repo_name,
         commit=next(row.commit for row in history if row.review_id == finding.last_review_id),
         state=finding.state,
-        runs=Verification.model_validate(last.verification).runs,
+        runs=Verification.model_validate_json(last.verification).runs,
         history=tuple(history),
         ignored=finding.ignored(shop.clock()),
         ignored_reason=finding.ignored_reason,

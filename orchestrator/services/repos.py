@@ -27,8 +27,7 @@ from orchestrator.store.repos import Repo
 from review_agents.records import FindingState
 
 SHOWN_REVIEWS = 30
-SHOWN_POINTS = 120  # of each series
-SHOWN_MEASUREMENTS = 5000  # of a repo, over all series
+SHOWN_POINTS = 120  # of each series: those of the newest so many reviews
 
 
 def names(shop: Workshop) -> tuple[RepoName, ...]:
@@ -64,14 +63,14 @@ def get(shop: Workshop, repo_id: UUID) -> RepoPage:
                 repo,
                 number,
                 review_rows[0] if review_rows else None,
-                rows.repo_counts(db, now),
+                rows.repo_counts(db, now, repo_id),
                 min((one.next_at for one in planned if one.next_at and one.enabled), default=None),
             ),
             default_ref=repo.default_ref,
             created_at=repo.created_at,
             reviews=review_rows,
             findings=open_findings(db, repo_id, now),
-            series=series_of(measurements.history(db, repo_id, limit=SHOWN_MEASUREMENTS)),
+            series=series_of(measurements.history(db, repo_id, reviews=SHOWN_POINTS)),
             schedules=tuple(planned),
         )
 
@@ -96,12 +95,9 @@ def repo_row(
 
 
 def open_findings(db: Session, repo_id: UUID, now: datetime) -> tuple[OpenFinding, ...]:
-    found = findings.of_repo(db, repo_id, FindingState.OPEN, FindingState.CLAIMED)
-    first_seen = reviews.created_at(db, {finding.first_review_id for finding in found})
-    listed = [rows.open_finding(finding, first_seen[finding.first_review_id], now) for finding in found]
     return tuple(
         sorted(
-            listed,
+            (rows.open_finding(one, now) for one in findings.unfixed(db, repo_id)),
             key=lambda one: (
                 bool(one.ignored_by),
                 one.state is FindingState.CLAIMED,
@@ -124,7 +120,7 @@ def series_of(measured: Sequence[Measured]) -> tuple[Series, ...]:
             name=name,
             unit=unit,
             machine_key=key,
-            points=tuple(map(point, line[-SHOWN_POINTS:])),
+            points=tuple(map(point, line)),
             note=line[-1].note,
             change=rows.change_of(line[-1].verdict),
         )

@@ -41,7 +41,7 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
     """All that the review's page shows; logs and outputs of verification runs apart."""
     with shop.sessions.reading() as db:
         review, repo = known(db, review_id)
-        found = [rows.finding_row(sighting, finding) for sighting, finding in findings.of_review(db, review_id)]
+        found = map(rows.finding_row, findings.of_review(db, review_id))
         return ReviewPage(
             row=rows.review_row(review, repo.name, rows.review_counts(db, [review_id])[review_id]),
             repo_url=repo.url,

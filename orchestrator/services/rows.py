@@ -84,11 +84,11 @@ def counted(counts: Iterable[findings.Count]) -> FindingCounts:
     return FindingCounts(by_severity=worst_first(by_severity), new=new, unproved=unproved)
 
 
-def repo_counts(db: Session, now: datetime) -> dict[UUID, FindingCounts]:
-    """Of every repo with open findings; `new` is the last review's business."""
+def repo_counts(db: Session, now: datetime, repo_id: UUID | None = None) -> dict[UUID, FindingCounts]:
+    """Of that repo or every one with open findings; `new` is the last review's business."""
     by_repo: dict[UUID, dict[Severity, int]] = {}
     claimed: dict[UUID, int] = {}
-    for count in findings.counts_of_repos(db, now):
+    for count in findings.counts_of_repos(db, now, repo_id):
         if count.state is FindingState.OPEN:
             by_repo.setdefault(count.repo_id, {})[count.severity] = count.number
         else:
@@ -129,26 +129,26 @@ def evidence(step: Step, result: Any) -> Evidence:
     )
 
 
-def finding_row(sighting: findings.Sighting, finding: findings.FindingRow) -> FindingRow:
-    candidate = Candidate.model_validate(sighting.body)
+def finding_row(seen: findings.Seen) -> FindingRow:
+    candidate = Candidate.model_validate_json(seen.body)
     return FindingRow(
-        id=finding.id,
-        fingerprint=finding.fingerprint,
+        id=seen.finding_id,
+        fingerprint=seen.fingerprint,
         kind=candidate.kind,
         rule=candidate.rule,
         title=candidate.title,
         description=candidate.description,
-        severity=sighting.severity,
+        severity=seen.severity,
         places=candidate.places,
         opinion=candidate.opinion,
         reproduction=candidate.reproduction,
-        verification_state=sighting.verification_state,
-        verification_reason=sighting.verification_reason,
-        lifecycle=sighting.lifecycle,
-        seen_late=sighting.seen_late,
-        source=sighting.source,
-        focus=sighting.focus,
-        ignored_by=sighting.ignored_by,
+        verification_state=seen.verification_state,
+        verification_reason=seen.verification_reason,
+        lifecycle=seen.lifecycle,
+        seen_late=seen.seen_late,
+        source=seen.source,
+        focus=seen.focus,
+        ignored_by=seen.ignored_by,
     )
 
 
@@ -166,29 +166,29 @@ def importance(finding: FindingRow) -> tuple[Any, ...]:
     )
 
 
-def open_finding(finding: findings.FindingRow, first_seen: datetime, now: datetime) -> OpenFinding:
+def open_finding(one: findings.Open, now: datetime) -> OpenFinding:
     return OpenFinding(
-        id=finding.id,
-        kind=finding.kind,
-        rule=finding.rule,
-        title=finding.title,
-        path=finding.path,
-        symbol=finding.symbol,
-        severity=finding.severity,
-        state=finding.state,
-        first_review_id=finding.first_review_id,
-        first_seen=first_seen,
-        last_review_id=finding.last_review_id,
-        ignored_reason=finding.ignored_reason,
-        ignored_until=finding.ignored_until,
-        ignored_by=ignored_by(finding, now),
+        id=one.id,
+        kind=one.kind,
+        rule=one.rule,
+        title=one.title,
+        path=one.path,
+        symbol=one.symbol,
+        severity=one.severity,
+        state=one.state,
+        first_review_id=one.first_review_id,
+        first_seen=one.first_seen,
+        last_review_id=one.last_review_id,
+        ignored_reason=one.ignored_reason,
+        ignored_until=one.ignored_until,
+        ignored_by=ignored_by(one, now),
     )
 
 
-def ignored_by(finding: findings.FindingRow, now: datetime) -> str:
-    if finding.ignored(now):
-        return f"operator: {finding.ignored_reason}"
-    return f"repo: {finding.repo_ignores}" if finding.repo_ignores else ""
+def ignored_by(one: findings.Open, now: datetime) -> str:
+    if findings.in_force(one.ignored_reason, one.ignored_until, now):
+        return f"operator: {one.ignored_reason}"
+    return f"repo: {one.repo_ignores}" if one.repo_ignores else ""
 
 
 def measurement_row(row: StoredMeasurement) -> MeasurementRow:

@@ -1,13 +1,24 @@
 """Findings (what is wrong with a repo, with an identity that outlives reviews) and their sightings."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, or_, select
-from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
+from sqlalchemy import (
+    ColumnElement,
+    ForeignKey,
+    Index,
+    Text,
+    UniqueConstraint,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+)
+from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
 from orchestrator.store.reviews import Review
@@ -42,7 +53,7 @@ class FindingRow(Base):
     ignored_until: Mapped[datetime | None]
 
     def ignored(self, now: datetime) -> bool:
-        return bool(self.ignored_reason) and (self.ignored_until is None or self.ignored_until > now)
+        return in_force(self.ignored_reason, self.ignored_until, now)
 
 
 class Sighting(Base):
@@ -72,33 +83,90 @@ class Sighting(Base):
     verification: Mapped[Any] = mapped_column(AnyJson, nullable=False, deferred=True)
 
 
+def in_force(reason: str, until: datetime | None, now: datetime) -> bool:
+    """Whether the operator's ignore counts now."""
+    return bool(reason) and (until is None or until > now)
+
+
 def get(db: Session, finding_id: UUID) -> FindingRow | None:
     return db.get(FindingRow, finding_id)
 
 
-def of_repo(db: Session, repo_id: UUID, *states: FindingState) -> Sequence[FindingRow]:
-    """The repo's findings in those states."""
-    return db.scalars(select(FindingRow).where(FindingRow.repo_id == repo_id, FindingRow.state.in_(states))).all()
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A finding in a list, without its bodies."""
+
+    id: UUID
+    kind: Kind
+    rule: str
+    title: str
+    path: str
+    symbol: str
+    severity: Severity
+    state: FindingState
+    first_review_id: UUID
+    first_seen: datetime
+    last_review_id: UUID
+    ignored_reason: str
+    ignored_until: datetime | None
+    repo_ignores: str
 
 
-def of_review(db: Session, review_id: UUID, *, runs: bool = False) -> Sequence[tuple[Sighting, FindingRow]]:
-    """What the review said, with bodies; `runs` also loads the verifications."""
-    query = (
-        select(Sighting, FindingRow)
-        .join(FindingRow, FindingRow.id == Sighting.finding_id)
-        .where(Sighting.review_id == review_id)
-        .options(undefer(Sighting.body), *([undefer(Sighting.verification)] if runs else []))
+def unfixed(db: Session, repo_id: UUID) -> Sequence[Open]:
+    """What is open or claimed in the repo."""
+    found = db.execute(
+        select(
+            *(getattr(FindingRow, one.name) for one in fields(Open) if one.name != "first_seen"),
+            Review.created_at.label("first_seen"),
+        )
+        .join(Review, Review.id == FindingRow.first_review_id)
+        .where(FindingRow.repo_id == repo_id, FindingRow.state != FindingState.FIXED)
     )
-    return [(row[0], row[1]) for row in db.execute(query)]
+    return [Open(**row._mapping) for row in found]
 
 
-def last_sighting(db: Session, finding: FindingRow) -> Sighting:
-    """The newest, with everything in it."""
-    return db.scalars(
-        select(Sighting)
-        .where(Sighting.finding_id == finding.id, Sighting.review_id == finding.last_review_id)
-        .options(undefer(Sighting.body), undefer(Sighting.verification))
-    ).one()
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A sighting with what identifies its finding. Bodies come as JSON texts: many of them are parsed at once."""
+
+    finding_id: UUID
+    fingerprint: str
+    severity: Severity
+    verification_state: VerificationState
+    verification_reason: str
+    lifecycle: Lifecycle
+    seen_late: bool
+    source: Source
+    focus: str
+    ignored_by: str
+    body: str  # of a records.Candidate
+    verification: str  # of a records.Verification; empty unless it was asked for
+
+
+def of_review(db: Session, review_id: UUID, *, runs: bool = False) -> Sequence[Seen]:
+    """What the review said; `runs` also loads the verifications with their outputs."""
+    return seen(db, Sighting.review_id == review_id, runs=runs)
+
+
+def last_seen(db: Session, finding: FindingRow) -> Seen:
+    """The finding's newest sighting, with everything in it."""
+    newest = (Sighting.review_id == finding.last_review_id, Sighting.finding_id == finding.id)
+    return seen(db, *newest, runs=True)[0]
+
+
+def seen(db: Session, *conditions: ColumnElement[bool], runs: bool) -> Sequence[Seen]:
+    special = ("fingerprint", "body", "verification")
+    found = db.execute(
+        select(
+            *(getattr(Sighting, one.name) for one in fields(Seen) if one.name not in special),
+            FindingRow.fingerprint,
+            cast(Sighting.body, Text).label("body"),
+            (cast(Sighting.verification, Text) if runs else literal("")).label("verification"),
+        )
+        .join(FindingRow, FindingRow.id == Sighting.finding_id)
+        .where(*conditions)
+    )
+    return [Seen(**row._mapping) for row in found]
 
 
 def history(db: Session, finding_id: UUID) -> Sequence[tuple[Sighting, Review]]:
@@ -144,15 +212,17 @@ class OpenCount:
     number: int
 
 
-def counts_of_repos(db: Session, now: datetime) -> Sequence[OpenCount]:
-    """What is open or claimed in each repo, without what the operator or the repo ignores."""
+def counts_of_repos(db: Session, now: datetime, repo_id: UUID | None = None) -> Sequence[OpenCount]:
+    """What is open or claimed in that repo or each, without what the operator or the repo ignores."""
     not_ignored = or_(FindingRow.ignored_reason == "", FindingRow.ignored_until <= now)
-    found = db.execute(
+    query = (
         select(FindingRow.repo_id, FindingRow.state, FindingRow.severity, func.count())
         .where(FindingRow.state != FindingState.FIXED, FindingRow.repo_ignores == "", not_ignored)
         .group_by(FindingRow.repo_id, FindingRow.state, FindingRow.severity)
     )
-    return [OpenCount(*row) for row in found]
+    if repo_id is not None:
+        query = query.where(FindingRow.repo_id == repo_id)
+    return [OpenCount(*row) for row in db.execute(query)]
 
 
 def last_words(

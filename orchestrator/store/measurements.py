@@ -10,6 +10,7 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name
+from orchestrator.store.reviews import Review
 
 
 class MeasurementRow(Base):
@@ -60,13 +61,19 @@ class Measured:
     verdict: Any
 
 
-def history(db: Session, repo_id: UUID, *, limit: int) -> Sequence[Measured]:
-    """The repo's newest measurements, oldest first."""
+def history(db: Session, repo_id: UUID, *, reviews: int) -> Sequence[Measured]:
+    """What the repo's newest reviews measured, oldest first."""
     columns = [getattr(MeasurementRow, field.name) for field in fields(Measured)]
     newest = (
-        select(*columns)
-        .where(MeasurementRow.repo_id == repo_id)
-        .order_by(MeasurementRow.at.desc(), MeasurementRow.name)
-        .limit(limit)
+        select(Review.id)
+        .where(Review.repo_id == repo_id)
+        .order_by(Review.created_at.desc(), Review.id.desc())
+        .limit(reviews)
+        .subquery()
     )
-    return [Measured(*row) for row in reversed(db.execute(newest).all())]
+    found = db.execute(
+        select(*columns)
+        .join(newest, newest.c.id == MeasurementRow.review_id)
+        .order_by(MeasurementRow.at, MeasurementRow.name)
+    )
+    return [Measured(*row) for row in found]

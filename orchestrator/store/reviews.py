@@ -1,6 +1,6 @@
 """Reviews: the row is the job. Reading and queueing here; claims and fenced writes in claims.py."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint, Update, and_, case, func, or_, select, text, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.orm import Mapped, Session, aliased, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
 from orchestrator.store.repos import Repo
@@ -58,7 +58,7 @@ class Review(Base):
             postgresql_where=text("state IN ('running', 'cancelling')"),
         ),
         Index("ix_reviews_created", "created_at", "id"),
-        Index("ix_reviews_repo_created", "repo_id", "created_at"),
+        Index("ix_reviews_repo_created", "repo_id", "created_at", "id"),
         Index("ix_reviews_state_created", "state", "created_at"),
         Index("ix_reviews_slot", "slot"),
     )
@@ -166,11 +166,16 @@ def with_repo(db: Session, review_id: UUID) -> tuple[Review, Repo] | None:
 
 def newest_by_repo(db: Session) -> Sequence[Review]:
     """The newest review of each repo."""
-    order = (Review.created_at.desc(), Review.id.desc())
-    numbered = select(
-        Review.id, func.row_number().over(partition_by=Review.repo_id, order_by=order).label("place")
-    ).subquery()
-    return db.scalars(select(Review).join(numbered, numbered.c.id == Review.id).where(numbered.c.place == 1)).all()
+    other = aliased(Review)
+    newest = (
+        select(other.id)
+        .where(other.repo_id == Repo.id)
+        .order_by(other.created_at.desc(), other.id.desc())
+        .limit(1)
+        .correlate(Repo)
+        .scalar_subquery()
+    )  # one look into an index a repo; ranking all reviews reads them all
+    return db.scalars(select(Review).select_from(Repo).join(Review, Review.id == newest)).all()
 
 
 def counts_by_repo(db: Session) -> dict[UUID, int]:
@@ -234,8 +239,3 @@ def done_at(db: Session, repo_id: UUID, commit: str) -> bool:
 def _changed(db: Session, statement: Update) -> bool:
     changed = db.execute(statement.returning(Review.id).execution_options(synchronize_session=False))
     return changed.first() is not None
-
-
-def created_at(db: Session, review_ids: Collection[UUID]) -> dict[UUID, datetime]:
-    found = db.execute(select(Review.id, Review.created_at).where(Review.id.in_(review_ids))) if review_ids else ()
-    return {row[0]: row[1] for row in found}
