@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from inference_node.engine.answer import AnswerParser, CallOpened, CallPart, Delta, Text, Thought, Tool, ToolForm
-from inference_node.engine.constrain import Grammar, json_grammar, json_object_grammar, tools_grammar
+from inference_node.engine.answer import AnswerParser, CallOpened, CallPart, Delta, Text, Thought
+from inference_node.engine.calls import Tool, ToolForm, tool_from
+from inference_node.engine.constrain import Grammar, json_grammar, tools_grammar
 from inference_node.engine.prefix import Kept, Why
 from inference_node.speculate.seam import ContextFull, Cut, NodeError, OutOfMemory, Sampling, TargetFacts
 
@@ -57,7 +58,7 @@ __all__ = [
     "Why",
     "draw_seed",
     "json_grammar",
-    "json_object_grammar",
+    "tool_from",
     "tools_grammar",
 ]
 
@@ -345,6 +346,7 @@ class Template(Protocol):
     """A model's tokenizer and chat template."""
 
     controls: tuple[str, ...]  # texts that become a single added token
+    template_text: str  # the template itself, to see which options it knows
     tool_form: ToolForm | None  # how this model writes tool calls; None: its template knows no tools
     specials: frozenset[str]  # controls that a grammar must name instead of spelling out
 

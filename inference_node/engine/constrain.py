@@ -65,13 +65,7 @@ class Grammar:
 
 def json_grammar(schema: Mapping[str, Any], *, thinking: bool, specials: frozenset[str]) -> Grammar:
     """One JSON value of the schema. thinking: the answer begins inside a thought, which ends first."""
-    body = f"%json {json.dumps({**schema, 'x-guidance': LOOSE})}"
-    return Grammar(_answer(body, thinking, specials), "response_format")
-
-
-def json_object_grammar(*, thinking: bool, specials: frozenset[str]) -> Grammar:
-    """Any JSON object."""
-    return json_grammar({"type": "object"}, thinking=thinking, specials=specials)
+    return Grammar(_answer(_json(schema), thinking, specials), "response_format")
 
 
 def tools_grammar(
@@ -80,20 +74,25 @@ def tools_grammar(
     *,
     must_call: bool = False,
     many: bool = True,
+    otherwise: Mapping[str, Any] | None = None,
     thinking: bool = False,
     specials: frozenset[str] = frozenset(),
 ) -> Grammar:
-    """Text, and then calls of these tools; with must_call nothing but calls; without tools no call at all."""
+    """Text, and then calls of these tools; with must_call nothing but calls; without tools no call at all.
+
+    otherwise: a schema. The answer is then either calls, or one JSON value of it, and no free text.
+    """
     rules = _Rules(specials)
     if not tools:
         return Grammar(_answer(rules.text(), thinking, specials, rules.lines), "tools")
     calls = [rules.xml(tool) if form is ToolForm.XML else rules.json(tool) for tool in tools]
     rules.add("one", f"({' | '.join(calls)}) {rules.marker(CLOSE)}")
     more = f'("\\n" {rules.marker(OPEN)} "\\n" one){{0,{MOST_CALLS - 1}}}' if many else ""
-    first = f'{rules.marker(OPEN)} "\\n"' if must_call else rules.text_and_open()
+    bare = must_call or otherwise is not None
+    first = f'{rules.marker(OPEN)} "\\n"' if bare else rules.text_and_open()
     body = f"{first} one {more}"
     if not must_call:
-        body = f"{rules.text()} | {body}"
+        body = f"{rules.text() if otherwise is None else _json(otherwise)} | {body}"
     return Grammar(_answer(body, thinking, specials, rules.lines), "tools")
 
 
@@ -237,6 +236,10 @@ class _Rules:
             return f"%json {json.dumps({**parameter.whole, 'x-guidance': TIGHT})} {literal(VALUE_END + chr(10))}"
         text = raw_text(tool, parameter)
         return self.fresh("VALUE_", f"(({text}) & {without(VALUE_END)}) {literal(VALUE_END + chr(10))}")
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': LOOSE})}"
 
 
 def marker(text: str, specials: frozenset[str]) -> str:
