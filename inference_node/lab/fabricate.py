@@ -239,6 +239,8 @@ def _random(name: str, shape: tuple[int, ...], seed: int, dtype: torch.dtype, pl
         return (noise * 0.5).to(dtype)
     if leaf.endswith("_codebook") or leaf == "base_kernel":
         return (noise * 0.3).to(dtype)
+    if name.endswith("mlp.gate.weight"):  # decided routers, as trained ones are: near ties would flip with any rounding
+        noise = noise * 4
     return (noise * shape[-1] ** -0.5).to(dtype)
 
 

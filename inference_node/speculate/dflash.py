@@ -54,19 +54,20 @@ class DFlashDrafter:
             return [guess(logits[row], start + row) for row in range(min(most, self.block - 1))]
         return selector(hidden[:most], logits[:most], tokens[-1], lambda row, scores: guess(scores, start + row))
 
-    def hidden(self, anchor: int) -> torch.Tensor:
-        """[block, hidden]: the block's rows after the final norm."""
+    def hidden(self, anchor: int, rows: int | None = None) -> torch.Tensor:
+        """[rows, hidden] after the final norm: of the anchor and rows - 1 masks, a whole block by default."""
+        rows = rows or self.block
         scale = self.config.input_scale
-        x = torch.cat([self.model.embed([anchor]), self.mask.expand(self.block - 1, -1)])
+        x = torch.cat([self.model.embed([anchor]), self.mask.expand(rows - 1, -1)])
         x = x if scale == 1.0 else x * scale
-        position = torch.arange(self.position, self.position + self.block, device=x.device)
+        position = torch.arange(self.position, self.position + rows, device=x.device)
 
         def read(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             how = self.config.layers[layer]
             visibility = Visibility(how.causal, how.window)
             table = self.tables[self.group[layer]]
             splits = table.splits(self.place[layer], self.position, visibility.first_seen(self.position))
-            own = Split(k.transpose(0, 1), v.transpose(0, 1), self.position, self.block)
+            own = Split(k.transpose(0, 1), v.transpose(0, 1), self.position, rows)
             return attend(q, position, [*splits, own], visibility, self.config.head_dim**-0.5)
 
         return self.loaded.module(x, position, self.loaded.rope, read)
