@@ -10,7 +10,7 @@ from orchestrator.services.workshop import Workshop
 def check_database(shop: Workshop) -> None:
     """Ask the database for something that needs its tables. Raises `OutsideError` when it does not answer."""
     try:
-        with shop.sessions() as db:
+        with shop.sessions.reading() as db:
             db.execute(text("SELECT count(*) FROM machines"))
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]

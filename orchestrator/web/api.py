@@ -110,6 +110,7 @@ def submit(asked: Asked, shop: Shop, response: Response) -> Queued:
             budget_tokens=asked.budget_tokens,
             agents=asked.agents,
             force=asked.force,
+            requested_by="api",
         ),
     )
     response.headers["Location"] = f"/api/reviews/{review_id}"

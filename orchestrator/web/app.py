@@ -13,12 +13,13 @@ from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
 from orchestrator.web import api, events, exports, findings, health, home, nodes, render, repos, reviews, schedules
 from orchestrator.web.errors import Problem, Refused, json_answer, problem_of, problems_of, status_of
-from orchestrator.web.security import Guard, check_csrf, is_api
+from orchestrator.web.security import HEADERS, Guard, check_csrf, is_api
 
 TITLES = {
     400: "That is not possible",
     403: "Refused",
     404: "Nothing here",
+    500: "That should not have happened",
     405: "Not in this way",
     409: "Not now",
     422: "That cannot be read",
@@ -94,7 +95,8 @@ def on_http_error(request: Request, error: Exception) -> Response:
 
 def on_bug(request: Request, error: Exception) -> Response:
     """Starlette logs the traceback after this; nothing of it reaches the page."""
-    return answer(request, 500, [Problem(message="This is a fault of Lamplighter itself. Its log has the details.")])
+    message = "This is a fault of Lamplighter itself. Its log has the details."
+    return answer(request, 500, [Problem(message=message)], dict(HEADERS))  # outside of the guard, so by hand
 
 
 def answer(

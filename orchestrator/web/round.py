@@ -40,7 +40,8 @@ def stops(steps: Sequence[StepRow], now: datetime) -> list[Stop]:
 
 
 def stop(step: StepRow, now: datetime) -> Stop:
-    said = step.reason if step.state in (StepState.FAILED, StepState.SKIPPED) and step.reason else step.summary
+    ended_badly = step.state in (StepState.FAILED, StepState.SKIPPED)
+    said = (step.reason or step.summary) if ended_badly else (step.summary or step.reason)
     if step.attempt > 1:
         said = f"{said} (attempt {step.attempt})".strip()
     return Stop(title_of(step.name), step.state, seconds_of(step, now), said, step.id)
