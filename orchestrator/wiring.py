@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 import structlog
-from celery import Celery
 
 from orchestrator.clients.git import Git
 from orchestrator.clients.git_target import GitRules
@@ -37,23 +36,33 @@ NODE_NOTE = "node on this machine"
 
 def service(settings: Settings) -> Workshop:
     """For web, beat and command line: everything but the sandbox."""
-    sender = Celery("lamplighter", set_as_current=False)
-    sender.conf.update(celery_settings(settings))
-
-    def nudge(review_id: UUID) -> None:
-        try:
-            sender.send_task(WAKE, (str(review_id),), queue=QUEUE, expires=WAKE_EXPIRES_S, retry=False)
-        except Exception as error:  # whatever a broker can do; the sweep finds the row all the same
-            log.warning("no worker could be woken; the sweep will", review=str(review_id), error=str(error))
-
     return Workshop(
         sessions=open_sessions(settings.database),
         settings=settings,
         machine=machine_id(settings),
         git=git(settings),
-        nudge=nudge,
+        nudge=nudge_of(settings),
         node=node(settings),
     )
+
+
+def nudge_of(settings: Settings) -> Callable[[UUID], None]:
+    """Sends the message that wakes a worker."""
+    sender: Any = None
+
+    def nudge(review_id: UUID) -> None:
+        nonlocal sender
+        from celery import Celery  # most commands of the command line never send
+
+        try:
+            if sender is None:
+                sender = Celery("lamplighter", set_as_current=False)
+                sender.conf.update(celery_settings(settings))
+            sender.send_task(WAKE, (str(review_id),), queue=QUEUE, expires=WAKE_EXPIRES_S, retry=False)
+        except Exception as error:  # whatever a broker can do; the sweep finds the row all the same
+            log.warning("no worker could be woken; the sweep will", review=str(review_id), error=str(error))
+
+    return nudge
 
 
 def worker(settings: Settings, *, stopping: Callable[[], bool] = never) -> Workshop:

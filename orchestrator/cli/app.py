@@ -3,19 +3,19 @@
 import os
 import sys
 
-import click
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.cli import doctor, listing, processes, reviewing, up
 from orchestrator.cli.console import err, plain_lines
-from orchestrator.jobs.app import WorkerRefused
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.errors import BadInput, ImpossibleRequest, OutsideError
 from orchestrator.settings import SettingsError
 from orchestrator.store.migrate import SchemaError
 
-DONE, FOUND, WRONG_USE, OUTSIDE, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, WRONG_USE, OUTSIDE, INTERRUPTED = 0, 2, 3, 130
+# Typer's errors derive from Click's, which some of its versions carry inside and others depend on.
+WrongUse: type[Exception] = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
 HELP = """Reviews your repositories every night with local models, and proves what it finds.
 
@@ -36,16 +36,16 @@ def run() -> int:
     """The exit status of the command in sys.argv."""
     try:
         status = app(standalone_mode=False)
-    except click.exceptions.Abort:
+    except typer.Abort:
         return complain("Stopped.", INTERRUPTED)
-    except click.ClickException as error:
-        error.show()
+    except WrongUse as error:
+        error.show()  # type: ignore[attr-defined]
         return WRONG_USE
     except BadInput as error:
         return complain(error.message, WRONG_USE)
     except (ImpossibleRequest, SettingsError) as error:
         return complain(str(error), WRONG_USE)
-    except (OutsideError, SandboxError, SchemaError, WorkerRefused) as error:
+    except (OutsideError, SandboxError, SchemaError) as error:
         return complain(str(error), OUTSIDE)
     except SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

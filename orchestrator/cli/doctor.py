@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from celery import Celery
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator import logs, wiring
 from orchestrator.cli.console import Format, out, plain, print_json
 from orchestrator.cli.start import Data, settings_of
-from orchestrator.jobs.app import worker_alive
 from orchestrator.sandbox import select
 from orchestrator.sandbox.contract import SandboxError
-from orchestrator.services import host_lock
+from orchestrator.services import host_lock, working
 from orchestrator.services.errors import OutsideError
 from orchestrator.settings import Settings
 from orchestrator.store import migrate
@@ -103,6 +101,8 @@ def check_broker(settings: Settings) -> Iterator[Checked]:
     if settings.broker.startswith("filesystem:"):
         yield Checked("broker", True, "files in the data folder")
         return
+    from celery import Celery
+
     app = Celery("doctor", set_as_current=False)
     app.conf.update(wiring.celery_settings(settings))
     try:
@@ -131,7 +131,7 @@ def check_machine(settings: Settings) -> Iterator[Checked]:
     machine = wiring.machine_id(settings)
     try:
         free = host_lock.is_free(settings.host_lock)
-        alive = worker_alive(settings, machine)
+        alive = working.worker_alive(settings, machine)
     except OutsideError as error:
         yield Checked("host lock", False, str(error))
         return

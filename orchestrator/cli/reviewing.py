@@ -22,7 +22,6 @@ from orchestrator import wiring
 from orchestrator.cli.console import err, plain
 from orchestrator.cli.progress import Follower, show_result
 from orchestrator.cli.start import Data, opened, settings_of
-from orchestrator.jobs.app import worker_alive
 from orchestrator.sandbox import select
 from orchestrator.services import exporting, reviews, submitting, working
 from orchestrator.services.errors import NotNow, OutsideError
@@ -129,7 +128,7 @@ def somebody_works(shop: Workshop) -> bool:
     """Whether a worker on this database is alive."""
     with shop.sessions.reading() as db:
         found = machines.heard_of_since(db, shop.clock() - ALIVE_WITHIN)
-    return any(one.id != shop.machine or worker_alive(shop.settings, one.id) for one in found)
+    return any(one.id != shop.machine or working.worker_alive(shop.settings, one.id) for one in found)
 
 
 def see_through(shop: Workshop, ours: Workshop | None, review_id: UUID) -> None:

@@ -39,8 +39,9 @@ def settings_of(data: Path | None, **given: Any) -> Settings:
 
 
 def opened(settings: Settings, process: str) -> Workshop:
-    """A workshop on a database that is up to date; our own SQLite file is brought up to date here."""
-    logs.configure(settings, process)
+    """For commands in the foreground: a workshop on a database that is up to date."""
+    quiet = settings.log_level == "info"  # what people wait for is on stderr already
+    logs.configure(settings.model_copy(update={"log_level": "warning"}) if quiet else settings, process)
     bring_up_to_date(settings)
     return wiring.service(settings)
 

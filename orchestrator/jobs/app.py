@@ -33,10 +33,6 @@ TICK_EVERY_S = 60.0
 STUCK_AFTER_S = 180.0  # a review that waits so long beside an idle worker means that messages do not arrive
 
 
-class WorkerRefused(RuntimeError):
-    """Another worker works for this machine."""
-
-
 class Works:
     """What the processes of one worker share: its settings and how a workshop is made."""
 
@@ -70,9 +66,9 @@ def make_app(settings: Settings, workshop: Callable[[], Workshop]) -> Celery:
 
 
 def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.worker) -> None:
-    """Work until told to end. Raises `WorkerRefused`, and `SandboxError` where no sandbox works."""
+    """Work until told to end. Raises `OutsideError` when another worker of this machine does."""
     machine = wiring.machine_id(settings)
-    kept = one_worker_only(settings, machine)
+    kept = working.one_worker_only(settings, machine)
     works = Works(settings, build)
     shop = works.shop()
     app = make_app(settings, works.shop)
@@ -101,27 +97,6 @@ def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.wo
     finally:
         watch.end()
         os.close(kept)
-
-
-def one_worker_only(settings: Settings, machine: str) -> int:
-    """Hold this machine's worker lock as long as the process lives."""
-    path = worker_lock(settings, machine)
-    kept = host_lock.take_for_good(path, f"process {os.getpid()}, data in {settings.data}")
-    if kept is None:
-        raise WorkerRefused(
-            f"A worker for this machine ({machine}) already runs: {host_lock.holder_of(path)}. "
-            "One machine does one review at a time: stop that worker first."
-        )
-    return kept
-
-
-def worker_lock(settings: Settings, machine: str) -> Path:
-    return settings.host_lock.with_name(f"{settings.host_lock.stem}-worker-{machine}.lock")
-
-
-def worker_alive(settings: Settings, machine: str) -> bool:
-    """Whether a worker process for this machine runs."""
-    return not host_lock.is_free(worker_lock(settings, machine))
 
 
 def end_reviews_when_told(works: Works) -> None:

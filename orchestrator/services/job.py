@@ -82,6 +82,13 @@ class StepRun:
         self.boxes.append(box)
         return box
 
+    def spend(self, seconds: float) -> None:
+        spent = self.job.spent
+        if self.name.startswith("verify:"):
+            spent.verify_commands_s += seconds
+        else:
+            spent.commands_s += seconds
+
     def close(self) -> None:
         """Destroy whatever is still open; a box that cannot be destroyed is the sweep's business."""
         for box in self.boxes:
@@ -94,6 +101,16 @@ class StepRun:
     def trouble(self) -> BaseException | None:
         """What went wrong with its boxes, also where a probe has swallowed it."""
         return next((box.trouble for box in self.boxes if box.trouble is not None), None)
+
+
+@dataclass
+class Spent:
+    """Where the wall time of this attempt went; what is in neither is the service's own."""
+
+    commands_s: float = 0.0  # in boxes, outside of verification
+    verify_s: float = 0.0  # verification, whole
+    verify_commands_s: float = 0.0  # of that in boxes
+    verify_boxes: int = 0
 
 
 class Job:
@@ -119,7 +136,8 @@ class Job:
             budget_minutes=row.budget_minutes,
         )
         self.deadline = time.monotonic() + row.budget_minutes * 60
-        self.repo_s = 0.0  # spent in commands inside boxes; the rest of the wall time is ours
+        self.started = time.monotonic()
+        self.spent = Spent()
 
     def time_left(self) -> float:
         """Seconds of the budget, counted from this attempt's start."""
@@ -159,7 +177,8 @@ class Job:
         row = self.hold.write(lambda db: steps.start(db, self.review_id, name, self.shop.clock()))
         run = StepRun(self, row.id, name, row.attempt, StepLog(self.hold, row.id, row.attempt))
         self.hold.each_second(run.log.flush)
-        log.info("step", review=str(self.review_id), step=name, attempt=row.attempt)
+        log.info("step", step=name, attempt=row.attempt)
+        started = time.monotonic()
         try:
             outcome = work(run)
             run.close()
@@ -174,6 +193,9 @@ class Job:
         finally:
             self.hold.each_second(lambda: None)
         self._end(run, outcome)
+        if name.startswith("verify:"):
+            self.spent.verify_s += time.monotonic() - started
+            self.spent.verify_boxes += len(run.boxes)
         return outcome.result
 
     def _end(self, run: StepRun, outcome: Outcome) -> None:
@@ -246,7 +268,7 @@ class WatchedBox:
             say(f"[{error}]\n")
             raise
         finally:
-            job.repo_s += time.monotonic() - started
+            self._run.spend(time.monotonic() - started)
         say(f"[{ran.ending}, {ran.seconds:.2f} s]\n")
         return ran
 

@@ -4,6 +4,7 @@ Every step is a row. A successor of a killed worker takes the review over, finds
 on with the first that is not. Whatever happens, the row comes to an end or back into the queue.
 """
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -454,7 +455,8 @@ def record(job: Job, filed: tuple[Filed, ...], repo: Repo) -> None:
         scheduling.after(db, row, now, state=ReviewState.DONE)
         claims.end(db, job.hold.lease, state=ReviewState.DONE, now=now, note=EVIDENCE_ONLY)
 
-    job.step(RECORD, lambda run: Outcome(summary=f"{len(filed)} findings filed", also=finish_all))
+    spent = {"wall_s": time.monotonic() - job.started, **asdict(job.spent)}
+    job.step(RECORD, lambda run: Outcome(spent, summary=f"{len(filed)} findings filed", also=finish_all))
 
 
 # Endings -----------------------------------------------------------------------------------

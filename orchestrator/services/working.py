@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +13,9 @@ from sqlalchemy import update
 
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services import host_lock, running, sweeping
+from orchestrator.services.errors import OutsideError
 from orchestrator.services.workshop import Workshop, never
+from orchestrator.settings import Settings
 from orchestrator.store import claims, machines
 from orchestrator.store.reviews import Review, ReviewState
 
@@ -102,3 +105,28 @@ def describe(shop: Workshop) -> dict[str, Any] | None:
 def something_is_due(shop: Workshop) -> bool:
     with shop.sessions.reading() as db:
         return claims.next_due(db, shop.clock()) is not None
+
+
+# One worker per machine --------------------------------------------------------------------
+
+
+def one_worker_only(settings: Settings, machine: str) -> int:
+    """Hold this machine's worker lock as long as the process keeps the descriptor. Raises `OutsideError`."""
+    path = worker_lock(settings, machine)
+    kept = host_lock.take_for_good(path, f"process {os.getpid()}, data in {settings.data}")
+    if kept is None:
+        raise OutsideError(
+            f"A worker for this machine ({machine}) already runs: {host_lock.holder_of(path)}. "
+            "One machine does one review at a time: stop that worker first.",
+            retry=False,
+        )
+    return kept
+
+
+def worker_alive(settings: Settings, machine: str) -> bool:
+    """Whether a worker process for this machine runs here."""
+    return not host_lock.is_free(worker_lock(settings, machine))
+
+
+def worker_lock(settings: Settings, machine: str) -> Path:
+    return settings.host_lock.with_name(f"{settings.host_lock.stem}-worker-{machine}.lock")
