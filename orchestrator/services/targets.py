@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from orchestrator.services.errors import BadInput, BadTarget
 from orchestrator.settings import Settings
@@ -13,7 +13,9 @@ from orchestrator.store.repos import RepoKind
 
 LONGEST_TARGET = 2000  # characters; also keeps it below what an index of PostgreSQL can hold
 LONGEST_REF = 250
+LONGEST_LABEL = 63  # of a host name, says DNS
 DEFAULT_PORTS = {"https": 443, "http": 80, "ssh": 22}
+PATH_SAFE = "/%:@!$&'()*+,;=~"  # what may stand in a path as it is, and what was encoded already
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 HELPER = re.compile(r"[A-Za-z0-9+.-]*::")  # git runs a program of that name
@@ -86,7 +88,7 @@ def parse_url(text: str, settings: Settings, resolve: Callable[[str], tuple[str,
         raise BadTarget("target", f"URLs with {scheme}:// are not accepted here. {accepted}")
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise BadTarget("target", "The URL has a “?” or “#” part, which no repository needs. Use the URL without it.")
-    if not HOST.fullmatch(host) and not is_address(host):
+    if not (HOST.fullmatch(host) and max(map(len, host.split("."))) <= LONGEST_LABEL) and not is_address(host):
         raise BadTarget("target", f"The URL names no proper host (found “{host}”). {accepted}")
     if parts.username is not None and not USER.fullmatch(parts.username):
         raise BadTarget("target", f"The user name of the URL is malformed (found “{parts.username}”). {accepted}")
@@ -98,7 +100,7 @@ def parse_url(text: str, settings: Settings, resolve: Callable[[str], tuple[str,
         place = f"{place}:{port}"
     if parts.username:
         place = f"{parts.username}@{place}"
-    path = parts.path.rstrip("/")
+    path = quote(parts.path.rstrip("/"), safe=PATH_SAFE)
     return Target(urlunsplit((scheme, place, path, "", "")), RepoKind.GIT, name_of(path))
 
 
