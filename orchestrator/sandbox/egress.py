@@ -173,6 +173,7 @@ class Proxy:
             asked = request.target
             host, port = destination(request)
             self.rules.check_name(host, port)
+            self.share.take(0)
             upstream = self.connect(host, port)
         except Refused as refusal:
             self.log(asked, str(refusal))

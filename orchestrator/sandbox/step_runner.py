@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -546,7 +547,7 @@ class Watch:
         self.memory_bytes = order.get("memory_bytes", 0)
         self.every_s = 0.25 if self.memory_bytes else 0.5 if self.folders else 3600.0
         self.complaint = ""
-        self.next_look = 0.0
+        self.next_look = time.monotonic() + self.every_s  # later than at once: a clean-up must be able to run
         self.next_count = 0.0
 
     def look(self) -> str:
@@ -774,10 +775,10 @@ def open_regular(path: bytes, flags: int) -> int:
         raise NoFile(f"{os.fsdecode(path)} is no regular file")
     try:
         descriptor = os.open(real, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
-    except FileNotFoundError:
-        raise NoFile(f"there is no file {os.fsdecode(path)}") from None
-    except (IsADirectoryError, NotADirectoryError):
-        raise NoFile(f"{os.fsdecode(path)} is no regular file") from None
+    except OSError as error:
+        if flags == os.O_RDONLY or error.errno in (errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.ELOOP):
+            raise NoFile(f"there is no file {os.fsdecode(path)}: {error.strerror}") from None
+        raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NoFile(f"{os.fsdecode(path)} is no regular file")

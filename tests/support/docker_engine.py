@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -61,7 +62,7 @@ def docker_engine(
     """
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("a Docker engine of our own needs root and dockerd (apt-get install docker.io)")
-    with data_root(folder, "docker") as data:
+    with data_root(folder, "docker") as (data, lock):
         url = f"unix://{folder}/docker.sock"
         command = ["dockerd", "--host", url, "--data-root", str(data), "--exec-root", str(folder / "exec")]
         command += ["--pidfile", str(folder / "docker.pid"), "--bridge", bridge, "--cgroup-parent", "lamplighter-tests"]
@@ -69,7 +70,7 @@ def docker_engine(
         config = {name: {"path": words[0], "runtimeArgs": words[1:]} for name, words in (runtimes or {}).items()}
         (folder / "daemon.json").write_text(json.dumps({"runtimes": config}))
         command += ["--config-file", str(folder / "daemon.json")]
-        with running(command, folder / "docker.log") as process:
+        with running(command, folder / "docker.log", lock) as process:
             engine = Engine(url, "docker", process, folder / "docker.log")
             wait_until_it_answers(engine, "version")
             yield engine
@@ -80,19 +81,19 @@ def podman_engine(folder: Path) -> Iterator[Engine]:
     """Podman's Docker-compatible socket, as root, with its own storage."""
     if os.geteuid() != 0 or shutil.which("podman") is None:
         pytest.skip("Podman's socket needs podman (apt-get install podman), here as root")
-    with data_root(folder, "podman") as data:
+    with data_root(folder, "podman") as (data, lock):
         url = f"unix://{folder}/podman.sock"
         command = ["podman", "--root", str(data), "--runroot", str(folder / "run"), "--cgroup-manager", "cgroupfs"]
         command += ["system", "service", "--time", "0", url]
-        with running(command, folder / "podman.log") as process:
+        with running(command, folder / "podman.log", lock) as process:
             engine = Engine(url, "podman", process, folder / "podman.log")
             wait_until_it_answers(engine, "version")
             yield engine
 
 
 @contextmanager
-def data_root(folder: Path, kind: str) -> Iterator[Path]:
-    """The machine's shared data root when nobody else uses it now, else a new one."""
+def data_root(folder: Path, kind: str) -> Iterator[tuple[Path, IO[str]]]:
+    """The machine's shared data root when nobody else uses it now, else a new one; and the lock on it."""
     from tests.support.standin_images import cache_folder
 
     shared = cache_folder() / kind
@@ -101,15 +102,22 @@ def data_root(folder: Path, kind: str) -> Iterator[Path]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield folder / kind
+            yield folder / kind, lock
         else:
-            yield shared
+            yield shared, lock
 
 
 @contextmanager
-def running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(command: list[str], log: Path, lock: IO[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """The process until the block ends. It ends with ours however that ends, and holds the lock that long."""
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "TERM", *command],
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
     try:
         yield process
     finally:
