@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +20,7 @@ import structlog
 from celery import Celery, signals
 from celery.apps.beat import Beat
 from celery.beat import ScheduleEntry, Scheduler
+from celery.exceptions import SecurityWarning
 
 from orchestrator import wiring
 from orchestrator.jobs import reviews, schedules, sweep
@@ -30,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_EVERY_S = 10.0
 TICK_EVERY_S = 60.0
+GIVE_BACK = signal.SIGRTMIN + 1  # the pool takes all the ordinary signals for itself
 STUCK_AFTER_S = 180.0  # a review that waits so long beside an idle worker means that messages do not arrive
 
 
@@ -70,7 +73,6 @@ def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.wo
     machine = wiring.machine_id(settings)
     kept = working.one_worker_only(settings, machine)
     works = Works(settings, build)
-    shop = works.shop()
     app = make_app(settings, works.shop)
     watch = Watch(works, app)
     connected = [
@@ -80,8 +82,9 @@ def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.wo
     ]
     for signal_, receiver in connected:
         signal_.connect(receiver, weak=False)
-    assert shop.sandbox is not None
-    log.info("worker starts", machine=machine, sandbox=shop.sandbox.name)
+    # Root is what the sandbox needs for its limits, and messages are JSON with nothing in them to be believed.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
+    log.info("worker starts", machine=machine)
     try:
         worker = app.Worker(
             pool="prefork",
@@ -100,14 +103,14 @@ def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.wo
 
 
 def end_reviews_when_told(works: Works) -> None:
-    """In the child: SIGUSR2 gives the running review back to the queue, within about a second."""
-    signal.signal(signal.SIGUSR2, lambda number, frame: works.stopping.set())
+    """In the child: this signal gives the running review back to the queue, within about a second."""
+    signal.signal(GIVE_BACK, lambda number, frame: works.stopping.set())
 
 
 def tell_children_to_end() -> None:
     for pid in children():
         try:
-            os.kill(pid, signal.SIGUSR2)
+            os.kill(pid, GIVE_BACK)
         except ProcessLookupError:
             continue
 
