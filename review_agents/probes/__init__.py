@@ -29,6 +29,7 @@ MODULES: tuple[str, ...] = (
     "wheel",
     "dependencies",
     "entry_points",
+    "examples",
     "imports",
     "tests",
     "other_languages",

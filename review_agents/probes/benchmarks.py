@@ -12,7 +12,7 @@ from review_agents.records import Environment, Measurement, ProbeResult, ProbeSt
 
 NAME = "benchmarks"
 SESSIONS = 6
-LONGEST_S = 30.0  # a command that takes longer is not repeated here
+LONGEST_S = 12.0  # a command that takes longer is not repeated here
 MOST_SCRIPTS, MOST_PROGRAMS = 6, 4
 FOLDERS = ("benchmarks/", "benchmark/", "bench/", "perf/")
 

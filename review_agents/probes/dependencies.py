@@ -47,7 +47,7 @@ OTHER_NAMES = {
 }  # fmt: skip
 # Modules that a host program brings along when it loads the module that imports them.
 HOSTS = {
-    "pytest", "_pytest", "sphinx", "mkdocs", "django", "IPython", "ipykernel", "setuptools", "pkg_resources", "distutils",
+    "pytest", "_pytest", "sphinx", "docutils", "mkdocs", "django", "IPython", "ipykernel", "setuptools", "pkg_resources", "distutils",
     "nose", "scrapy", "pylint", "astroid", "mypy", "gi", "bpy", "pyspark", "airflow", "poetry", "hatchling",
 }  # fmt: skip
 
@@ -195,7 +195,9 @@ def why_optional(top: str, items: list[Import], one: Distribution, tree: SourceT
     plain = re.sub(r"[^a-z0-9]", "", top.lower())
     for item in hard:
         words = re.sub(r"[^a-z0-9]", "", (item.function + item.path.rpartition("/")[2]).lower())
-        if plain not in words and "contrib" not in item.path and "/ext/" not in item.path:
+        if plain not in words and not {"contrib", "ext", "extensions", "integrations", "plugins"} & set(
+            item.path.split("/")
+        ):
             break
     else:
         return "the module or function is named after the library"

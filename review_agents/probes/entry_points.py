@@ -9,7 +9,7 @@ import shlex
 from review_agents.ports import Workspace
 from review_agents.probes.prepare import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree
-from review_agents.probes.tracebacks import Raised, last_traceback, surroundings
+from review_agents.probes.tracebacks import Raised, last_traceback
 from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import (
     Candidate,
@@ -166,7 +166,7 @@ def judge(one: Try, tree: SourceTree) -> Candidate | None:
         return None
     raised = last_traceback(one.ran.output)
     if raised is not None and one.ran.exit != 0:
-        if surroundings(raised.text) or raised.type in ("KeyboardInterrupt", "EOFError"):
+        if raised.surroundings or raised.type in ("KeyboardInterrupt", "EOFError"):
             return None
         if cannot_load(raised, one.program):
             return does_not_start(one, raised, tree)
@@ -193,7 +193,7 @@ def does_not_start(one: Try, raised: Raised, tree: SourceTree) -> Candidate | No
             "No user of the package can run it."
         ),
         severity=Severity.HIGH,
-        places=tuple(filter(None, [place, last_own_frame(raised, tree)])),
+        places=tuple(filter(None, [place, last_own_frame(raised, tree) or target_place(one.program, tree)])),
         reproduction=Reproduction(
             command=script([one.program.command], *one.arguments),
             expected="the program starts and prints its help",
@@ -289,10 +289,14 @@ def target_place(program: Program, tree: SourceTree) -> Place | None:
     return None
 
 
+def manifest_files(program: Program, tree: SourceTree) -> tuple[str, ...]:
+    manifest = next((one for one in tree.prepared.manifests if one.root == program.distribution.root), None)
+    return manifest.files if manifest else ()
+
+
 def declaration(program: Program, tree: SourceTree) -> Place | None:
     """The line of the manifest that declares the program, or else the module that it runs."""
-    manifest = next((one for one in tree.prepared.manifests if one.root == program.distribution.root), None)
-    for path in manifest.files if manifest else ():
+    for path in manifest_files(program, tree):
         line = tree.line_of(path, program.command.split()[-1], program.target.partition(":")[0])
         if line and ":" in program.target:
             return tree.place(path, line, symbol=f"scripts.{program.command}")
@@ -310,7 +314,7 @@ def version_candidates(tries: list[Try], tree: SourceTree) -> list[Candidate]:
         if one.arguments != ("--version",) or not one.ran.ok or not re.fullmatch(r"\d+(\.\d+)+", version):
             continue
         said = re.findall(r"(?<![\w.])v?(\d+(?:\.\d+)+)(?![\w.]*\d)", one.ran.output)
-        lines = one.ran.output.strip().splitlines()
+        lines = [line for line in one.ran.output.splitlines() if said and said[0] in line]
         if len(lines) != 1 or len(said) != 1 or said[0] == version or not names_itself(lines[0], one.program):
             continue
         place = version_place(one.program, said[0], tree)

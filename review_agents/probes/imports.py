@@ -11,7 +11,7 @@ from typing import Any
 from review_agents.ports import CommandFailed, Workspace
 from review_agents.probes.prepare import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree
-from review_agents.probes.tracebacks import last_traceback, surroundings
+from review_agents.probes.tracebacks import last_traceback
 from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import (
     Candidate,
@@ -86,7 +86,9 @@ def summary_of(measurements: tuple[Measurement, ...]) -> str:
 
 def watch(workspace: Workspace, name: str) -> dict[str, Any]:
     try:
-        return dict(run_inside(workspace, "watch_import", name, environment=Environment.PLAIN, python="python"))
+        return dict(
+            run_inside(workspace, "watch_import", name, environment=Environment.PLAIN, python="python", timeout_s=360)
+        )
     except InsideFailed as problem:
         return {"error": str(problem)}
 
@@ -110,7 +112,7 @@ def broken_import(workspace: Workspace, one: Distribution, name: str, tree: Sour
     command = f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"import {name}")}'
     ran = workspace.run(command, environment=Environment.PLAIN, timeout_s=60)
     raised = last_traceback(ran.output)
-    if ran.ok or raised is None or surroundings(raised.text) or raised.type == "ModuleNotFoundError":
+    if ran.ok or raised is None or raised.surroundings or raised.type == "ModuleNotFoundError":
         return []
     folder = tree.folder_of(one, name)
     paths = [path for frame in reversed(raised.frames) if (path := tree.tracked_path(frame.file))]
@@ -150,12 +152,15 @@ EOF"""
 
 WEIGHED = """cd "$(mktemp -d)"
 python - <<'EOF'
-import sys, tracemalloc, os
-tracemalloc.start()
+import os, sys, tracemalloc
+tracemalloc.start(8)
 import {name}
-folder = os.path.dirname({name}.__file__)
-stats = tracemalloc.take_snapshot().statistics("filename")
-own = sum(stat.size for stat in stats if stat.traceback[0].filename.startswith(folder)) / 1048576
+own = 0
+for stat in tracemalloc.take_snapshot().statistics("traceback"):
+    files = [frame.filename for frame in stat.traceback]
+    ours = [at for at, file in enumerate(files) if file.startswith(os.path.dirname({name}.__file__))]
+    if ours and not any("importlib" in file or "site-packages" in file for file in files[ours[-1] + 1 :]):
+        own += stat.size / 1048576
 print(f"own memory after the import: {{own:.1f}} MiB")
 sys.exit(own > {limit_mib})
 EOF"""
@@ -164,56 +169,81 @@ EOF"""
 def costly(
     workspace: Workspace, one: Distribution, name: str, seen: dict[str, Any], tree: SourceTree
 ) -> list[Candidate]:
-    """An import whose own code takes long or keeps much memory."""
+    """An import whose own code takes long or keeps much memory; where one statement does both it is one finding."""
+    slow = seen["own_seconds"] > OWN_SECONDS
+    large = seen.get("own_bytes", 0) > OWN_BYTES and bool(seen["largest"])
+    ms, mib = seen["own_seconds"] * 1000, seen.get("own_bytes", 0) / 1048576
     found = []
-    if seen["own_seconds"] > OWN_SECONDS:
-        module = seen["slowest_own"]
-        place = module_place(one, module, tree)
-        if place:
-            found.append(
-                Candidate(
-                    kind=Kind.PERFORMANCE,
-                    rule="import.slow",
-                    title=f"`import {name}` spends {seen['own_seconds'] * 1000:.0f} ms in the package's own modules, most in `{module}`",
-                    description=(
-                        f"Third-party modules not counted, importing `{name}` takes {seen['own_seconds'] * 1000:.0f} ms of its "
-                        f"own time, most of it in {place.file} at module level. Every program that imports it, "
-                        "and each of its own commands, pays that at start."
-                    ),
-                    severity=Severity.MEDIUM,
-                    places=(place,),
-                    reproduction=Reproduction(
-                        command=TIMED.format(name=name, limit_ms=int(OWN_SECONDS * 1000)),
-                        expected=f"at most {OWN_SECONDS * 1000:.0f} ms",
-                        observed=f"{seen['own_seconds'] * 1000:.0f} ms",
-                        symptom=Symptom(exit=1, contains=("own import time",)),
-                    ),
-                    shape="slow import",
-                )
-            )
-    if seen.get("own_bytes", 0) > OWN_BYTES:
-        largest = seen["largest"][0]["file"] if seen["largest"] else ""
-        path = tree.tracked_path(largest)
+    if slow:
+        place = slowest_place(workspace, one, seen["slowest_own"], tree)
+        if place and not (large and tree.tracked_path(seen["largest"][0]["file"]) != place.file):
+            kept = f" and keeps {mib:.0f} MiB of memory" if large else ""
+            found.append(slow_import(name, ms, kept, place))
+            large = False
+        elif place:
+            found.append(slow_import(name, ms, "", place))
+    if large:
+        path = tree.tracked_path(seen["largest"][0]["file"])
         if path:
-            mib = seen["own_bytes"] / 1048576
-            found.append(
-                Candidate(
-                    kind=Kind.PERFORMANCE,
-                    rule="import.memory",
-                    title=f"`import {name}` alone keeps {mib:.0f} MiB of memory, most of it allocated in {path}",
-                    description=f"After nothing but `import {name}`, {mib:.0f} MiB allocated by the package's own modules stay in use.",
-                    severity=Severity.MEDIUM,
-                    places=(tree.place(path),),
-                    reproduction=Reproduction(
-                        command=WEIGHED.format(name=name, limit_mib=OWN_BYTES // 1048576),
-                        expected=f"at most {OWN_BYTES // 1048576} MiB",
-                        observed=f"{mib:.0f} MiB",
-                        symptom=Symptom(exit=1, contains=("own memory after the import",)),
-                    ),
-                    shape="import memory",
-                )
-            )
+            found.append(heavy_import(name, mib, tree.place(path, seen["largest"][0]["line"])))
     return found
+
+
+def slow_import(name: str, ms: float, kept: str, place: Place) -> Candidate:
+    what = f"`{place.symbol}` in {place.file}" if place.symbol else place.file
+    return Candidate(
+        kind=Kind.PERFORMANCE,
+        rule="import.slow",
+        title=f"`import {name}` takes {ms:.0f} ms of the package's own time{kept}, most of it for {what}",
+        description=(
+            f"Third-party modules not counted, importing `{name}` takes {ms:.0f} ms{kept}. Most of it is work at module level "
+            f"in {place.file} ({place.quote[:80]!r}) that is done at import, whether it is needed or not. Every program "
+            "that imports the package, and each of its own commands, pays that at start."
+        ),
+        severity=Severity.MEDIUM,
+        places=(place,),
+        reproduction=Reproduction(
+            command=TIMED.format(name=name, limit_ms=int(OWN_SECONDS * 1000)),
+            expected=f"at most {OWN_SECONDS * 1000:.0f} ms",
+            observed=f"{ms:.0f} ms",
+            symptom=Symptom(exit=1, contains=("own import time",)),
+        ),
+        shape="slow import",
+    )
+
+
+def heavy_import(name: str, mib: float, place: Place) -> Candidate:
+    what = f"`{place.symbol}` in {place.file}" if place.symbol else place.file
+    return Candidate(
+        kind=Kind.PERFORMANCE,
+        rule="import.memory",
+        title=f"`import {name}` alone keeps {mib:.0f} MiB of memory, most of it for {what}",
+        description=(
+            f"After nothing but `import {name}`, {mib:.0f} MiB that the package's own code allocated stay in use, most of "
+            f"them from {place.file} ({place.quote[:80]!r}) at module level."
+        ),
+        severity=Severity.MEDIUM,
+        places=(place,),
+        reproduction=Reproduction(
+            command=WEIGHED.format(name=name, limit_mib=OWN_BYTES // 1048576),
+            expected=f"at most {OWN_BYTES // 1048576} MiB",
+            observed=f"{mib:.0f} MiB",
+            symptom=Symptom(exit=1, contains=("own memory after the import",)),
+        ),
+        shape="import memory",
+    )
+
+
+def slowest_place(workspace: Workspace, one: Distribution, module: str, tree: SourceTree) -> Place | None:
+    """The slowest statement of the module, or the module where that cannot be told."""
+    place = module_place(one, module, tree)
+    if place is None:
+        return None
+    try:
+        said = run_inside(workspace, "slowest_statement", module, environment=Environment.PLAIN, python="python")
+    except InsideFailed:
+        return place
+    return tree.place(place.file, said["line"]) if said["line"] else place
 
 
 def module_place(one: Distribution, module: str, tree: SourceTree) -> Place | None:

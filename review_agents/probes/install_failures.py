@@ -15,7 +15,6 @@ NETWORK = re.compile(
     r"|5\d\d Server Error|403 Forbidden|Could not fetch URL|Tunnel connection failed|HTTPSConnectionPool"
     r"|IncompleteRead|RemoteDisconnected|getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ECONNREFUSED|ETIMEDOUT|ENOTFOUND"
     r"|spurious network error",
-    re.I,
 )
 COMPILER = r"(?:[\w.-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+)(?:-\d+)?"
 # What the output says, and what to ask for; the first group, where there is one, completes the answer.

@@ -139,6 +139,28 @@ def _extras(extras: Iterable[str]) -> list[Source]:
     return [Source(label=f"extra {name}", tier=_tier(name), extras=(name,)) for name in extras if _tier(name)]
 
 
+def named_for(modules: Iterable[str], manifest: Manifest, requires: Iterable[str]) -> tuple[Source, ...]:
+    """Extras and groups of any name that bring one of the modules: optional parts of the package that tests need."""
+    wanted = {canonicalize_name(WELL_KNOWN.get(module, module)) for module in modules}
+    found = []
+    extras = {name: set(map(_plain_name, good(needs))) for name, needs in manifest.extras.items()}
+    for text in requires:
+        if valid_requirement(text) and (named := re.search(r"extra\s*==\s*['\"]([\w.-]+)['\"]", text)):
+            extras.setdefault(named[1], set()).add(_plain_name(text))
+    for name, names in extras.items():
+        if names & wanted:
+            found.append(Source(label=f"extra {name}", tier=3, extras=(name,)))
+    for name, needs in manifest.groups.items():
+        picked = tuple(need for need in good(needs) if _plain_name(need) in wanted)
+        if picked:
+            found.append(Source(label=f"dependency group {name}", tier=3, requirements=picked))
+    return tuple(found)
+
+
+def _plain_name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)
+
+
 def _groups(manifest: Manifest | None) -> list[Source]:
     if manifest is None:
         return []
@@ -334,3 +356,7 @@ def _arguments(words: list[str]) -> dict[str, tuple[str, ...]]:
 
 def name_of(requirement: str) -> str:
     return Requirement(requirement).name
+
+
+def extras_of(requirement: str) -> frozenset[str]:
+    return frozenset(Requirement(requirement).extras)

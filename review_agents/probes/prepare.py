@@ -5,19 +5,23 @@
 The wheel, the sdist and what they turned into lie in /venv/plain/lamplighter for the probes that come later.
 """
 
+import re
 import shlex
 import time
 from collections.abc import Iterable
 
 from packaging.utils import canonicalize_name
-from pydantic import Field
 
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import needs
 from review_agents.probes.install_failures import Failure, read_failure
+from review_agents.probes.install_findings import install_candidates
 from review_agents.probes.manifest import Manifest, find_projects
+from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.probes.within import InsideFailed, run_inside
-from review_agents.records import Environment, Network, ProbeResult, ProbeState, Ran, Record, Repo
+from review_agents.records import Environment, Network, ProbeResult, ProbeState, Ran, Repo
+
+__all__ = ["NAME", "Attempt", "Distribution", "Prepared", "prepare"]
 
 NAME = "install"
 
@@ -26,86 +30,10 @@ KEPT = f"{PLAIN}/lamplighter"  # wheel/, sdist/, from-sdist/
 COPY = "/tmp/lamplighter-tree"
 PIP = "-m pip --no-input --disable-pip-version-check --no-color"
 BUILD_S, INSTALL_S = 900.0, 900.0
+SLOW_BUILD_S = 90.0  # a project whose wheel took longer is not built a second time from its sdist
 ENDS_KEPT = 3000  # characters of each command's output that stay in the record
-EDITABLE_BACKENDS = {"setuptools", "flit", "hatch", "poetry", "pdm", "maturin", "uv"}
+NOT_EDITABLE = {"meson", "scikit-build"}  # these build again at every import, which a read-only environment refuses
 MOST_PROJECTS = 8
-
-
-class Attempt(Record):
-    """One command of the preparation and how it ended."""
-
-    purpose: str  # "venv plain", "wheel", "install plain", "sdist", "wheel from sdist", "install test", ...
-    command: str
-    ok: bool
-    ending: str
-    seconds: float = 0.0
-    output: str = ""  # its last part
-    failure: Failure | None = None
-
-
-class Distribution(Record):
-    """One Python project of the repo, as built and installed."""
-
-    name: str
-    version: str = ""
-    root: str = "."  # its folder in the repo
-    backend: str = ""
-    summary: str = ""
-    import_packages: tuple[str, ...] = ()  # dotted roots, namespace packages followed down
-    console_scripts: dict[str, str] = Field(default_factory=dict)  # name -> "module:function"
-    gui_scripts: dict[str, str] = Field(default_factory=dict)
-    requires: tuple[str, ...] = ()  # as the built metadata says, markers included
-    extras: tuple[str, ...] = ()
-    requires_python: str = ""
-    files: tuple[str, ...] = ()  # the wheel's RECORD, relative to site-packages
-    wheel: str = ""  # path in the sandbox
-    sdist: str = ""
-
-
-class Prepared(Record):
-    """What the preparation did; every later probe gets it. The plain names are those of the first distribution."""
-
-    python: str = ""  # full version of the interpreter inside
-    languages: tuple[str, ...] = ()  # python, node, rust, go, make, cmake
-    manifests: tuple[Manifest, ...] = ()
-    distributions: tuple[Distribution, ...] = ()
-    installed_plain: bool = False
-    installed_test: bool = False
-    editable: bool = False  # whether /venv/test imports the package from /job/repo
-    resolved: dict[str, str] = Field(default_factory=dict)  # name -> version in /venv/plain
-    resolved_test: dict[str, str] = Field(default_factory=dict)
-    test_needs: tuple[str, ...] = ()  # where /venv/test's additions came from
-    missing_modules: tuple[str, ...] = ()  # modules that tests import and nothing in the repo declares
-    commands: tuple[Attempt, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def distribution(self) -> str:
-        return self.distributions[0].name if self.distributions else ""
-
-    @property
-    def version(self) -> str:
-        return self.distributions[0].version if self.distributions else ""
-
-    @property
-    def root(self) -> str:
-        return self.distributions[0].root if self.distributions else "."
-
-    @property
-    def import_packages(self) -> tuple[str, ...]:
-        return tuple(name for one in self.distributions for name in one.import_packages)
-
-    @property
-    def console_scripts(self) -> dict[str, str]:
-        return {name: target for one in self.distributions for name, target in one.console_scripts.items()}
-
-    @property
-    def gui_scripts(self) -> dict[str, str]:
-        return {name: target for one in self.distributions for name, target in one.gui_scripts.items()}
-
-    def attempt(self, purpose: str) -> Attempt | None:
-        """The last command with that purpose."""
-        return next((one for one in reversed(self.commands) if one.purpose == purpose), None)
 
 
 class Kitchen:
@@ -134,6 +62,9 @@ class Kitchen:
         ran = self.workspace.run(command, environment=environment, network=Network.EGRESS, timeout_s=timeout_s)
         return self.keep(purpose, command, ran)
 
+    def first(self, purpose: str) -> Attempt | None:
+        return next((one for one in self.commands if one.purpose == purpose), None)
+
     def keep(self, purpose: str, command: str, ran: Ran) -> Attempt:
         attempt = Attempt(
             purpose=purpose,
@@ -142,10 +73,24 @@ class Kitchen:
             ending=ran.ending,
             seconds=round(ran.seconds, 2),
             output=ran.output[-ENDS_KEPT:],
-            failure=None if ran.ok else read_failure(ran),
+            failure=None if ran.ok else self.why(ran),
         )
         self.commands.append(attempt)
         return attempt
+
+    def why(self, ran: Ran) -> Failure:
+        """The reason of a failure; what the index does not have is the repo's fault only if the index has the project."""
+        failure = read_failure(ran)
+        unmet = re.search(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)", ran.output)
+        if not failure.is_fault or unmet is None:
+            return failure
+        command = (
+            f"{PLAIN}/bin/python {PIP} download -q --no-deps --dest /tmp/lamplighter-index {shlex.quote(unmet[1])}"
+        )
+        asked = self.workspace.run(command, environment=Environment.NONE, network=Network.EGRESS, timeout_s=120)
+        if asked.ok:
+            return failure
+        return Failure(kind="needs", reason=f"needs {unmet[1]}, which the package index here does not offer")
 
 
 def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
@@ -158,7 +103,7 @@ def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
     if "python" in languages:
         prepared = prepare_python(kitchen, prepared)
     prepared = prepared.model_copy(update={"commands": tuple(kitchen.commands), "notes": tuple(kitchen.notes)})
-    return prepared, judge(prepared, seconds=round(time.monotonic() - started, 2))
+    return prepared, judge(kitchen, prepared, seconds=round(time.monotonic() - started, 2))
 
 
 def detect_languages(files: Iterable[str]) -> tuple[str, ...]:
@@ -212,19 +157,52 @@ def install_plain(kitchen: Kitchen, prepared: Prepared) -> Prepared:
         )
     installs = [one for one in kitchen.commands if one.purpose == "install plain"]
     prepared = prepared.model_copy(update={"installed_plain": all(one.ok for one in installs)})
-    return describe_plain(kitchen, prepared, built) if prepared.installed_plain else prepared
+    if not prepared.installed_plain:
+        return prepared
+    prepared = describe_plain(kitchen, prepared, built)
+    return build_sdist(kitchen, prepared) if not own else prepared
+
+
+def build_sdist(kitchen: Kitchen, prepared: Prepared) -> Prepared:
+    """The first project's source distribution, and a wheel from it; slow builds are not repeated."""
+    wheel = kitchen.first("wheel")
+    if not prepared.distributions or wheel is None or wheel.seconds > SLOW_BUILD_S:
+        return prepared
+    one = prepared.distributions[0]
+    tools, folder, second = "/tmp/lamplighter-build", f"{KEPT}/sdist", f"{KEPT}/from-sdist"
+    if not kitchen.run("build tool", f"{PLAIN}/bin/python {PIP} install --target {tools} build", timeout_s=300).ok:
+        return prepared
+    command = (
+        f"rm -rf {COPY}-sdist && cp -a /job/repo {COPY}-sdist && cd {shlex.quote(inside_copy(f'{COPY}-sdist', one.root))}"
+        f" && PYTHONPATH={tools} {PLAIN}/bin/python -m build --sdist --outdir {folder} ."
+    )
+    if not kitchen.run("sdist", command, timeout_s=BUILD_S).ok:
+        return prepared
+    archive = newest(kitchen, folder, "tar.gz")
+    command = f"{PLAIN}/bin/python {PIP} wheel --no-deps --wheel-dir {second} {shlex.quote(archive)}"
+    if archive and kitchen.run("wheel from sdist", command, timeout_s=BUILD_S).ok:
+        one = one.model_copy(update={"sdist": second})
+    return prepared.model_copy(update={"distributions": (one, *prepared.distributions[1:])})
 
 
 def build_wheel(kitchen: Kitchen, manifest: Manifest) -> str:
     """Path of the wheel in the sandbox, or "" when it did not build."""
-    folder = f"{KEPT}/wheel/{manifest.root}"
+    folder = f"{KEPT}/wheel/{folder_name(manifest)}"
     command = (
-        f"cd {shlex.quote(f'{COPY}/{manifest.root}')} && {PLAIN}/bin/python {PIP} wheel --no-deps"
+        f"cd {shlex.quote(inside_copy(COPY, manifest.root))} && {PLAIN}/bin/python {PIP} wheel --use-pep517 --no-deps"
         f" --wheel-dir {shlex.quote(folder)} ."
     )
     if not kitchen.run("wheel", command, timeout_s=BUILD_S).ok:
         return ""
     return newest(kitchen, folder, "whl")
+
+
+def folder_name(manifest: Manifest) -> str:
+    return "root" if manifest.root == "." else manifest.root.replace("/", "-")
+
+
+def inside_copy(copy: str, root: str) -> str:
+    return copy if root == "." else f"{copy}/{root}"
 
 
 def newest(kitchen: Kitchen, folder: str, ending: str) -> str:
@@ -283,6 +261,10 @@ def install_test(kitchen: Kitchen, prepared: Prepared) -> Prepared:
     if missing:
         labels.extend(add_sources(kitchen, [source for source in found if source.tier == 2]))
         missing = missing_modules(kitchen)
+    for manifest in manifests if missing else ():
+        requires = next((one.requires for one in prepared.distributions if one.root == manifest.root), ())
+        labels.extend(add_sources(kitchen, list(needs.named_for(missing, manifest, requires)), manifest))
+        missing = missing_modules(kitchen)
     undeclared = missing
     for module in missing:
         if module in needs.WELL_KNOWN and pip_test(kitchen, "add known module", [needs.WELL_KNOWN[module]]).ok:
@@ -308,7 +290,9 @@ def sources_of(kitchen: Kitchen, prepared: Prepared, manifest: Manifest | None) 
 
 
 def pip_test(kitchen: Kitchen, purpose: str, arguments: list[str], *, folder: str = ".") -> Attempt:
-    command = f"{TEST}/bin/python {PIP} install {shlex.join(arguments)}"
+    # an old pip would build a legacy project in another way than today's does
+    modern = "--use-pep517 " if any(word.startswith((".", "/")) for word in arguments) else ""
+    command = f"{TEST}/bin/python {PIP} install {modern}{shlex.join(arguments)}"
     return kitchen.run(
         purpose, command if folder == "." else f"cd {shlex.quote(folder)} && {command}", timeout_s=INSTALL_S
     )
@@ -319,7 +303,7 @@ def install_projects(kitchen: Kitchen, prepared: Prepared, wanted: list[needs.So
 
     First all in one resolution, as a developer would; when that fails, the projects alone, then not editable.
     """
-    editable = all(manifest.backend in EDITABLE_BACKENDS for manifest in prepared.manifests)
+    editable = all(manifest.backend not in NOT_EDITABLE for manifest in prepared.manifests)
     with_needs = [*project_arguments(prepared, wanted, editable), *requirement_arguments(wanted)]
     if pip_test(kitchen, "install test", with_needs).ok:
         return [source.label for source in wanted] or [""], editable
@@ -336,7 +320,7 @@ def project_arguments(prepared: Prepared, wanted: list[needs.Source], editable: 
     for manifest in prepared.manifests:
         place = f"./{manifest.root}" if manifest.root != "." else "."
         if not editable:
-            place = f"{COPY}/{manifest.root}"
+            place = inside_copy(COPY, manifest.root)
         offered = next(
             (one.extras for one in prepared.distributions if one.root == manifest.root), tuple(manifest.extras)
         )
@@ -355,13 +339,15 @@ def requirement_arguments(wanted: list[needs.Source]) -> list[str]:
     return arguments
 
 
-def add_sources(kitchen: Kitchen, found: list[needs.Source]) -> list[str]:
+def add_sources(kitchen: Kitchen, found: list[needs.Source], manifest: Manifest | None = None) -> list[str]:
     """Each source on its own, so that one that cannot be had does not take the others with it."""
     labels = []
     for source in found:
         arguments = [*source.requirements, *(["-r", source.file] if source.file else [])]
         if source.extras:
-            arguments.append(f".[{','.join(source.extras)}]")
+            place = "." if manifest is None or manifest.root == "." else f"./{manifest.root}"
+            editable = manifest is None or manifest.backend not in NOT_EDITABLE
+            arguments.extend([*(["-e"] if editable else []), f"{place}[{','.join(source.extras)}]"])
         if arguments and pip_test(kitchen, "add test needs", arguments).ok:
             labels.append(source.label)
     return labels
@@ -371,6 +357,9 @@ def add_pytest(kitchen: Kitchen, manifests: tuple[Manifest, ...]) -> list[str]:
     """pytest itself and the plugins without which its own settings would not load."""
     options, settings, required = pytest_settings(kitchen, manifests)
     wanted = ["pytest", *needs.pytest_plugins(options, settings, required)]
+    together = kitchen.first("install test")
+    if len(wanted) == 1 and together is not None and together.ok and " pytest" in together.command:
+        return []
     if pip_test(kitchen, "add pytest", wanted).ok:
         return [name for name in wanted[1:]]
     return []
@@ -434,9 +423,8 @@ def resolved_in_test(kitchen: Kitchen) -> dict[str, str]:
 # The verdict -----------------------------------------------------------------------------
 
 
-def judge(prepared: Prepared, *, seconds: float) -> ProbeResult:
+def judge(kitchen: Kitchen, prepared: Prepared, *, seconds: float) -> ProbeResult:
     """The preparation as a probe's result: what was installed, what failed, and whose fault it was."""
-    failed = [one for one in prepared.commands if not one.ok and one.failure]
     facts = {
         "python": prepared.python,
         "languages": prepared.languages,
@@ -448,19 +436,21 @@ def judge(prepared: Prepared, *, seconds: float) -> ProbeResult:
         "commands": [one.model_dump(exclude={"output"}) for one in prepared.commands],
         "notes": prepared.notes,
     }
-    blame = next(
-        (one for one in failed if one.purpose in ("wheel", "install plain") or one.purpose.startswith("venv")), None
-    )
-    said = {"probe": NAME, "seconds": seconds, "facts": facts, "log": log_of(prepared)}
+    blame = next((one for one in prepared.commands if one.failure and is_vital(one)), None)
+    candidates = install_candidates(kitchen.repo, kitchen.read, prepared, blame)
+    said = {"probe": NAME, "seconds": seconds, "facts": facts, "log": log_of(prepared), "candidates": candidates}
     if "python" not in prepared.languages:
         return ProbeResult(state=ProbeState.NOT_APPLICABLE, summary="No Python in this repo.", **said)
-    if blame is None:
-        return ProbeResult(state=ProbeState.PASSED, summary=summary_of(prepared), **said)
-    assert blame.failure is not None
+    if blame is None or blame.failure is None:
+        state = ProbeState.FAILED if candidates else ProbeState.PASSED
+        return ProbeResult(state=state, summary=summary_of(prepared), **said)
     state = ProbeState.FAILED if blame.failure.is_fault else ProbeState.COULD_NOT_RUN
-    return ProbeResult(
-        state=state, reason=f"{blame.purpose}: {blame.failure.reason}", summary=f"{blame.command} failed", **said
-    )
+    reason = f"{blame.purpose}: {blame.failure.reason}"
+    return ProbeResult(state=state, reason=reason, summary="The package could not be installed.", **said)
+
+
+def is_vital(attempt: Attempt) -> bool:
+    return attempt.purpose in ("wheel", "install plain") or attempt.purpose.startswith("venv")
 
 
 def summary_of(prepared: Prepared) -> str:

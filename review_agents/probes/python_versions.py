@@ -27,11 +27,11 @@ NEW_NAMES = {
     ("warnings", "deprecated"): 13, ("copy", "replace"): 13, ("math", "sumprod"): 12,
 }  # fmt: skip
 NEW_BUILTINS = {"ExceptionGroup": 11, "BaseExceptionGroup": 11, "aiter": 10, "anext": 10, "EncodingWarning": 10}
-NEW_KEYWORDS = {
-    ("zip", "strict"): 10,
-    ("dataclass", "slots"): 10,
-    ("dataclass", "kw_only"): 10,
-    ("field", "kw_only"): 10,
+NEW_KEYWORDS = {  # module ("" for a builtin), function, keyword
+    ("", "zip", "strict"): 10,
+    ("dataclasses", "dataclass", "slots"): 10,
+    ("dataclasses", "dataclass", "kw_only"): 10,
+    ("dataclasses", "field", "kw_only"): 10,
 }
 BUILTIN_TYPES = {
     "int",
@@ -114,8 +114,7 @@ def too_new(text: str, requires_python: str) -> tuple[Use, ...]:
 
 
 def _uses(tree: ast.Module, deferred: bool) -> Iterator[Use]:
-    aliases = _imported_modules(tree)
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    aliases, own = _imported_names(tree), _own_names(tree)
     for node in _unguarded(tree):
         yield from _syntax(node)
         yield from _names(node, aliases, own)
@@ -156,13 +155,29 @@ def _use(node: ast.AST, since: int, what: str, effect: str, mark: str) -> Use:
     return Use(line=getattr(node, "lineno", 1), since=since, what=what, effect=effect, node=mark)
 
 
-def _imported_modules(tree: ast.Module) -> dict[str, str]:
-    return {
-        alias.asname or alias.name: alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        for alias in node.names
-    }
+def _imported_names(tree: ast.Module) -> dict[str, str]:
+    """Local name -> what it stands for: a module, or MODULE.NAME for `from MODULE import NAME`."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module if node.level == 0 and node.module else "?"
+            found |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _own_names(tree: ast.Module) -> set[str]:
+    """Names that the module gives to something itself, arguments included: they hide builtins."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
 
 
 def _names(node: ast.AST, aliases: dict[str, str], own: set[str]) -> Iterator[Use]:
@@ -200,12 +215,23 @@ def _names(node: ast.AST, aliases: dict[str, str], own: set[str]) -> Iterator[Us
     ):
         yield _use(node, NEW_BUILTINS[node.id], f"`{node.id}`", "it is a NameError", f"builtin:{node.id}")
     elif isinstance(node, ast.Call):
-        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        module, called = _origin(node.func, aliases, own)
         for word in node.keywords:
-            since = NEW_KEYWORDS.get((called, word.arg or ""), 0)
-            if since and called not in own:
+            since = NEW_KEYWORDS.get((module, called, word.arg or ""), 0)
+            if since:
                 mark = f"keyword:{called}.{word.arg}"
                 yield _use(node, since, f"`{called}({word.arg}=...)`", "the call is a TypeError", mark)
+
+
+def _origin(function: ast.expr, aliases: dict[str, str], own: set[str]) -> tuple[str, str]:
+    """The module that the called name comes from ("" for a builtin, "?" for what the module defines itself)."""
+    if isinstance(function, ast.Attribute):
+        return aliases.get(getattr(function.value, "id", ""), "?"), function.attr
+    name = getattr(function, "id", "")
+    if name in own:
+        return "?", name
+    module, _, attribute = aliases.get(name, "").rpartition(".")
+    return module, attribute or name
 
 
 def _annotations(node: ast.AST) -> Iterator[Use]:

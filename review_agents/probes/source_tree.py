@@ -81,7 +81,7 @@ class SourceTree:
         return Place(file=path, line=line, symbol=symbol or self.symbol_at(path, line), quote=quote)
 
     def symbol_at(self, path: str, line: int | None) -> str:
-        """Qualified name of the function or class around a line of a Python file."""
+        """Qualified name of the function, class or variable around a line of a Python file."""
         if line is None or not path.endswith(".py"):
             return ""
         tree = parsed(self.text(path))
@@ -101,6 +101,9 @@ def _around(body: Iterable[ast.stmt], line: int) -> list[str]:
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first <= line <= (node.end_lineno or node.lineno):
                 return [node.name, *_around(node.body, line)]
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return [target.id for target in targets[:1] if isinstance(target, ast.Name)]
     return []
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from review_agents.ports import Workspace
 from review_agents.probes.prepare import Prepared
 from review_agents.probes.source_tree import SourceTree, is_test_path
-from review_agents.probes.ways_to_test import Command, documented_commands
 from review_agents.probes.tracebacks import shape_of, surroundings
-from review_agents.probes.within import InsideFailed, run_inside, send
+from review_agents.probes.ways_to_test import Command, documented_commands
+from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import (
     Candidate,
     Environment,
@@ -32,7 +32,9 @@ from review_agents.records import (
 NAME = "tests"
 LIMIT_S = 900.0
 ALONE_S = 120.0
-RERUNS = 3  # of a failed test that passed when it ran again
+RERUNS = 3  # whole runs after a test failed in the first one and passed alone
+SHORT_RUN_S = 90.0  # a run that takes longer is not repeated for that
+MOST_RERUN = 60
 MOST_FINDINGS = 12
 REPORT = "/tmp/lamplighter-junit.xml"
 
@@ -88,24 +90,21 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed for its tests"
         )
     documented = documented_commands(repo.files, prepared.manifests, lambda path: tree.text(path) or None)
-    ways = pytest_ways(documented)
-    try:
-        suite = run_suite(workspace, ways[0])
-    except InsideFailed as problem:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"no report of the test run: {problem}")
+    suite, other_ways = first_that_runs(workspace, pytest_ways(documented))
     if not suite.cases:
-        return nothing_ran(suite, documented)
-    failing, flaky = settle(workspace, suite, ways[1:])
-    around = {case.id: surroundings_of(case) for case in failing}
+        return nothing_ran(suite, documented, tree)
+    settled = settle(workspace, suite, other_ways)
+    failing = (*settled.failing, *settled.together)
+    around = {case.id: surroundings_of(case, tree) for case in failing}
     faults = [case for case in failing if not around[case.id]]
-    candidates = failures(workspace, faults, suite, prepared, tree)
-    candidates.extend(flaky_candidates(flaky, tree))
-    facts = facts_of(suite, failing, flaky, around, documented)
+    candidates = failures(workspace, faults, suite, settled, tree)
+    candidates.extend(flaky_candidates(settled.flaky, suite, tree))
+    facts = facts_of(suite, settled, around, documented)
     return ProbeResult(
         probe=NAME,
         state=ProbeState.FAILED if candidates else ProbeState.PASSED,
         reason="; ".join(sorted(set(filter(None, around.values()))))[:300],
-        summary=summary_of(suite, faults, flaky, around),
+        summary=summary_of(suite, faults, settled.flaky, around),
         facts=facts,
         log=suite.ran.output[-20000:],
         candidates=tuple(candidates),
@@ -134,7 +133,16 @@ def pytest_ways(documented: Iterable[Command]) -> tuple[str, ...]:
 def with_report(way: str, *more: str) -> str:
     """The command with a machine-readable report, no stop at the first failure, and no cache left in the tree."""
     extra = shlex.join(
-        ["-p", "no:cacheprovider", f"--junitxml={REPORT}", "-o", "junit_family=xunit1", "--maxfail=0", *more]
+        [
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={REPORT}",
+            "-o",
+            "junit_family=xunit1",
+            "--maxfail=0",
+            "--continue-on-collection-errors",
+            *more,
+        ]
     )
     return f"rm -f {REPORT}; {way} {extra}"
 
@@ -147,24 +155,52 @@ def run_suite(workspace: Workspace, way: str, *more: str, timeout_s: float = LIM
 
 
 def read_report(workspace: Workspace) -> list[dict[str, object]]:
-    return list(run_inside(workspace, "read_junit", REPORT, "/job/repo", environment=Environment.NONE))
+    """The cases of the last run; none when pytest did not get as far as writing a report."""
+    try:
+        return list(run_inside(workspace, "read_junit", REPORT, "/job/repo", environment=Environment.NONE))
+    except InsideFailed:
+        return []
 
 
-def settle(workspace: Workspace, suite: Suite, other_ways: tuple[str, ...]) -> tuple[list[Case], list[Case]]:
-    """Which failed tests really fail, and which only sometimes: each runs alone, then in the other ways of running."""
+def first_that_runs(workspace: Workspace, ways: tuple[str, ...]) -> tuple[Suite, tuple[str, ...]]:
+    """The run of the first way that collects any test, and the ways that were not tried."""
+    suite = run_suite(workspace, ways[0])
+    for at, way in enumerate(ways[1:], start=1):
+        if suite.cases:
+            return suite, ways[at:]
+        other = run_suite(workspace, way)
+        suite = other if other.cases or other.ran.exit == 5 else suite
+    return suite, ()
+
+
+class Settled(Record):
+    """What became of the tests that failed in the first run."""
+
+    failing: tuple[Case, ...] = ()  # fail alone as well, and in every way of running
+    together: tuple[Case, ...] = ()  # fail in every whole run and pass alone
+    flaky: tuple[Case, ...] = ()  # failed and passed in whole runs of the same kind
+    once: tuple[Case, ...] = ()  # failed in the first run and never again
+
+
+def settle(workspace: Workspace, suite: Suite, other_ways: tuple[str, ...]) -> Settled:
+    """Run each failed test alone, in the other ways of running, and where it passed alone, in whole runs again."""
     failing: list[Case] = []
-    flaky: list[Case] = []
-    for case in suite.failed[:60]:
+    passed_alone: list[Case] = []
+    for case in suite.failed[:MOST_RERUN]:
         again = run_alone(workspace, suite.command, case)
-        (failing if again is None or again.failed else flaky).append(case)
+        (failing if again is None or again.failed else passed_alone).append(case)
     for way in other_ways:
-        if not failing:
-            break
-        ids = [case.id for case in failing]
-        other = run_suite(workspace, way, *dict.fromkeys(ids), timeout_s=300.0)
-        passed = {case.id for case in other.cases if not case.failed}
-        failing = [case for case in failing if case.id not in passed]
-    return failing, [case for case in flaky if fails_sometimes(workspace, suite.command, case)]
+        if failing:
+            other = run_suite(workspace, way, *dict.fromkeys(case.id for case in failing), timeout_s=300.0)
+            passed = {case.id for case in other.cases if not case.failed}
+            failing = [case for case in failing if case.id not in passed]
+    sorts: dict[str, list[Case]] = {"together": [], "flaky": [], "once": []}
+    if passed_alone and suite.ran.seconds <= SHORT_RUN_S:
+        runs = [run_suite(workspace, suite.command) for _ in range(RERUNS)]
+        for case in passed_alone:
+            again = {other.failed for run in runs for other in run.cases if other.id == case.id}
+            sorts["flaky" if len(again) == 2 else "together" if again == {True} else "once"].append(case)
+    return Settled(failing=tuple(failing), **{name: tuple(cases) for name, cases in sorts.items()})
 
 
 def run_alone(workspace: Workspace, way: str, case: Case) -> Case | None:
@@ -174,21 +210,17 @@ def run_alone(workspace: Workspace, way: str, case: Case) -> Case | None:
 
 
 def base_of(way: str) -> str:
-    """The runner without paths: a single test is named instead."""
+    """The runner with the options that decide what a test sees; a single test is named instead of paths."""
     words = shlex.split(way)
     at = next((number for number, word in enumerate(words) if word in ("pytest", "py.test")), len(words) - 1)
-    kept = [word for word in words[at + 1 :] if word.startswith("-") and word not in ("-n", "--cov", "-x")]
-    kept = [word for word in kept if not word.startswith(("--cov", "-n", "--maxfail"))]
-    return shlex.join([*words[: at + 1], *kept])
-
-
-def fails_sometimes(workspace: Workspace, way: str, case: Case) -> bool:
-    """A test that failed once and passed alone: it is flaky if its file, run as a whole, does both within a few runs."""
-    outcomes = set()
-    for _ in range(RERUNS):
-        found = run_suite(workspace, base_of(way), case.file or case.id, timeout_s=ALONE_S)
-        outcomes |= {other.failed for other in found.cases if other.id == case.id}
-    return outcomes == {True, False} or outcomes == {False}
+    kept = words[: at + 1]
+    rest = iter(words[at + 1 :])
+    for word in rest:
+        if word in ("-W", "-p", "-o", "-c", "--import-mode", "--rootdir"):
+            kept.extend([word, next(rest, "")])
+        elif word.startswith(("--doctest-", "--import-mode=", "--rootdir=", "-W", "--asyncio-mode=")):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def own_commands(workspace: Workspace, repo: Repo) -> ProbeResult:
@@ -235,10 +267,9 @@ def command_candidate(text: str, ran: Ran) -> Candidate:
     )
 
 
-def nothing_ran(suite: Suite, documented: Iterable[Command]) -> ProbeResult:
-    """No test was collected: wrong options, a missing plugin, or tests for another runner. Never a silent pass."""
+def nothing_ran(suite: Suite, documented: Iterable[Command], tree: SourceTree) -> ProbeResult:
+    """No test was collected: wrong options, a missing plugin, a broken conftest. Never a silent pass."""
     facts = {"command": suite.command, "documented": [one.model_dump() for one in documented]}
-    ending = suite.ran.ending
     if suite.ran.exit == 5:
         return ProbeResult(
             probe=NAME,
@@ -247,18 +278,81 @@ def nothing_ran(suite: Suite, documented: Iterable[Command]) -> ProbeResult:
             facts=facts,
             log=suite.ran.output,
         )
-    lines = [line for line in suite.ran.output.splitlines() if re.search(r"error|Error|unrecognized", line)]
-    reason = f"`{suite.command}` ran no test ({ending}): {lines[0].strip()[:200] if lines else 'no report'}"
+    lines = [line for line in suite.ran.output.splitlines() if re.search(r"[Ee]rror|unrecognized", line)]
+    reason = f"`{suite.command}` ran no test ({suite.ran.ending}): {lines[-1].strip()[:200] if lines else 'no report'}"
+    candidate = does_not_start(suite, tree)
     return ProbeResult(
-        probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, facts=facts, log=suite.ran.output[-20000:]
+        probe=NAME,
+        state=ProbeState.FAILED if candidate else ProbeState.COULD_NOT_RUN,
+        reason=reason,
+        facts=facts,
+        log=suite.ran.output[-20000:],
+        candidates=(candidate,) if candidate else (),
     )
 
 
-def surroundings_of(case: Case) -> str:
+def does_not_start(suite: Suite, tree: SourceTree) -> Candidate | None:
+    """The repo's own conftest.py breaks the test run for a reason of its own, not for a module that is missing here."""
+    output = suite.ran.output
+    conftest = re.search(
+        r"(?:ImportError while loading conftest|Plugin:|conftest) '?(?:/job/repo/)?([\w/.-]*conftest\.py)", output
+    )
+    raised = re.findall(r"^(?:E\s+)?(?:[\w]+\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", output, re.M)
+    if not conftest or conftest[1] not in tree.tracked or not raised or suite.ran.timed_out:
+        return None
+    kind, message = raised[-1]
+    if kind in ("ModuleNotFoundError", "ImportError") or surroundings(f"{kind}: {message}"):
+        return None
+    line = line_in(conftest[1], output)
+    return Candidate(
+        kind=Kind.CORRECTNESS,
+        rule="tests.do-not-start",
+        title=f"No test runs on a fresh clone: {conftest[1]} ends with {kind}: {message[:120]}",
+        description=(
+            f"`{suite.command}` stops while it loads {conftest[1]}, before any test: {kind}: {message[:300]}. "
+            f"Installed was {pytest_version(tree)}, since nothing in the repository asks for another one."
+        ),
+        severity=Severity.HIGH,
+        places=(tree.place(conftest[1], line),),
+        reproduction=Reproduction(
+            command=f"{base_of(suite.command)} -p no:cacheprovider",
+            expected="the tests run",
+            observed=f"{kind}: {message[:200]}",
+            environment=Environment.TEST,
+            symptom=Symptom(nonzero=True, contains=(kind,)),
+            timeout_s=ALONE_S,
+        ),
+        shape=shape_of(kind, message),
+    )
+
+
+def line_in(path: str, output: str) -> int | None:
+    found = re.search(rf"{re.escape(path)}(?::|\", line )(\d+)", output)
+    return int(found[1]) if found else None
+
+
+def pytest_version(tree: SourceTree) -> str:
+    return f"pytest {tree.prepared.resolved_test.get('pytest', '')}".strip()
+
+
+def surroundings_of(case: Case, tree: SourceTree) -> str:
     """What the sandbox lacks for this test ("" when the failure is the repo's own)."""
-    return surroundings(f"{case.type}: {case.message}") or surroundings(
-        case.text[-1500:] if case.type in OPAQUE else ""
-    )
+    started = "subprocess.py" in case.text
+    why = surroundings(f"{case.type}: {case.message}", ran_program=started)
+    if not why and case.type in OPAQUE:
+        why = surroundings(case.text[-1500:])
+    path = missing_path(case)
+    module = next((folder for folder in submodules(tree) if path == folder or path.startswith(f"{folder}/")), "")
+    if module:
+        return f"needs the git submodule {module}, which is not fetched here"
+    quoted = re.findall(r"['\"]([\w./-]+)['\"]", case.message)
+    if any(tree.text(path.removeprefix("/job/repo/")).startswith("version https://git-lfs") for path in quoted):
+        return "needs files from git LFS, which are not fetched here"
+    return why
+
+
+def submodules(tree: SourceTree) -> list[str]:
+    return re.findall(r"^\s*path\s*=\s*(\S+)", tree.text(".gitmodules"), re.M)
 
 
 OPAQUE = {"", "AssertionError", "Failed", "CalledProcessError"}  # types whose cause stands in the text around
@@ -268,7 +362,7 @@ OPAQUE = {"", "AssertionError", "Failed", "CalledProcessError"}  # types whose c
 
 
 def failures(
-    workspace: Workspace, cases: list[Case], suite: Suite, prepared: Prepared, tree: SourceTree
+    workspace: Workspace, cases: list[Case], suite: Suite, settled: Settled, tree: SourceTree
 ) -> list[Candidate]:
     """One finding per root cause, the ones with most tests first."""
     groups: dict[tuple[str, str], list[Case]] = {}
@@ -276,7 +370,7 @@ def failures(
         groups.setdefault(cause_of(case), []).append(case)
     found = []
     for group in sorted(groups.values(), key=len, reverse=True)[:MOST_FINDINGS]:
-        candidate = failure(workspace, group, suite, prepared, tree)
+        candidate = failure(workspace, group, suite, settled, tree)
         found.extend([candidate] if candidate else [])
     return found
 
@@ -299,16 +393,16 @@ def missing_path(case: Case) -> str:
 
 
 def failure(
-    workspace: Workspace, group: list[Case], suite: Suite, prepared: Prepared, tree: SourceTree
+    workspace: Workspace, group: list[Case], suite: Suite, settled: Settled, tree: SourceTree
 ) -> Candidate | None:
     first = group[0]
     if first.file not in tree.tracked:
         return None
     place = tree.place(first.file, first.line or tree.line_of(first.file, f"def {first.test.rpartition('::')[2]}"))
-    why = explain(workspace, first, prepared, tree)
+    why = explain(workspace, first, settled, tree)
     tests = sorted({case.test for case in group})
     names = ", ".join(f"`{name}`" for name in tests[:4]) + (f" and {len(tests) - 4} more" if len(tests) > 4 else "")
-    message = f"{first.type}: {first.message}".strip(": ")[:200].replace("\n", " ")
+    message = brief(first)
     many = f"{len(tests)} tests fail" if len(tests) > 1 else f"The test {tests[0].rpartition('::')[2]} fails"
     where = (
         f"in {first.file}"
@@ -326,16 +420,31 @@ def failure(
         severity=Severity.HIGH,
         places=(*why.places, place),
         reproduction=Reproduction(
-            command=f"{runner} -p no:cacheprovider {shlex.quote(first.id)}",
+            command=f"{suite.command} -p no:cacheprovider -rfE"
+            if why.whole
+            else f"{runner} -p no:cacheprovider {shlex.quote(first.id)}",
             expected="the test passes",
             observed=message,
             environment=Environment.TEST,
             control=f"{runner} -p no:cacheprovider {shlex.quote(passing.id)}" if passing else None,
-            symptom=Symptom(nonzero=True, contains=(first.type,) if re.fullmatch(r"\w+", first.type) else ("1 ",)),
-            timeout_s=ALONE_S,
+            symptom=Symptom(nonzero=True, contains=contained(first, why.whole)),
+            timeout_s=ALONE_S + (suite.ran.seconds * 4 if why.whole else 0.0),
         ),
         shape=shape_of(first.type, first.message),
     )
+
+
+def brief(case: Case) -> str:
+    """Type and message on one line, cut where it stops telling anything."""
+    text = f"{case.type}: {case.message}".strip(": ").replace("/job/repo/", "").splitlines()
+    first = text[0] if text else "no message"
+    return first if len(first) <= 140 else f"{first[:140].rstrip()}…"
+
+
+def contained(case: Case, whole: bool) -> tuple[str, ...]:
+    """What the output of the proof must hold: the exception, and the test's name where others run too."""
+    kind = (case.type,) if re.fullmatch(r"\w+", case.type) else ()
+    return (*kind, case.test.rpartition("::")[2]) if whole or not kind else kind
 
 
 class Why(Record):
@@ -344,15 +453,19 @@ class Why(Record):
     title: str = ""
     text: str = ""
     places: tuple[Place, ...] = ()
+    whole: bool = False  # shown only by a run of the whole suite
 
 
-def explain(workspace: Workspace, case: Case, prepared: Prepared, tree: SourceTree) -> Why:
+def explain(workspace: Workspace, case: Case, settled: Settled, tree: SourceTree) -> Why:
     """The cause, where the tree itself tells it."""
+    if case in settled.together:
+        text = "It passes when it is run alone and fails in every run of the whole suite, so another test leaves something behind."
+        return Why(title="it passes alone and fails after other tests", text=text, whole=True)
     path = missing_path(case)
     if path and path not in tree.tracked and not path.startswith(("/", "..")):
         return explain_missing_file(workspace, path, tree)
     module = re.search(r"No module named '([^']+)'", case.message)
-    if module and module[1].split(".")[0] in prepared.missing_modules:
+    if module and module[1].split(".")[0] in tree.prepared.missing_modules:
         text = (
             f"The tests import `{module[1]}`, which no dependency, extra, group or requirements file of the repo names."
         )
@@ -369,7 +482,7 @@ def explain_missing_file(workspace: Workspace, path: str, tree: SourceTree) -> W
     """Is the file kept out of the repo by an ignore rule? Then the clone of everybody else lacks it."""
     script = f"git -c safe.directory='*' check-ignore -v --no-index -- {shlex.quote(path)}"
     ran = workspace.run(script, environment=Environment.NONE, timeout_s=30)
-    rule = re.match(r"([^:\t]+):(\d+):([^\t]+)\t", ran.output)
+    rule = re.search(r"^([^:\t\n]+):(\d+):([^\t\n]+)\t", ran.output, re.M)
     if ran.exit == 0 and rule and rule[1] in tree.tracked:
         text = (
             f"The file {path} is not in the repository: the pattern `{rule[3]}` in {rule[1]} (line {rule[2]}) ignores it, so it "
@@ -386,30 +499,33 @@ def explain_missing_file(workspace: Workspace, path: str, tree: SourceTree) -> W
     )
 
 
-def flaky_candidates(flaky: list[Case], tree: SourceTree) -> list[Candidate]:
+def flaky_candidates(flaky: Iterable[Case], suite: Suite, tree: SourceTree) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for case in flaky:
-        if case.file not in tree.tracked or surroundings_of(case):
+        if case.file not in tree.tracked or surroundings_of(case, tree):
             continue
-        message = f"{case.type}: {case.message}".strip(": ")[:160].replace("\n", " ")
-        place = tree.place(case.file, case.line or tree.line_of(case.file, f"def {case.test.rpartition('::')[2]}"))
-        command = f"for run in $(seq 30); do\n  python -m pytest -p no:cacheprovider -q {shlex.quote(case.file)} || exit 1\ndone"
+        name = case.test.rpartition("::")[2]
+        place = tree.place(case.file, case.line or tree.line_of(case.file, f"def {name}"))
+        command = f"for run in $(seq 20); do\n  {suite.command} -p no:cacheprovider -q -rfE || exit 1\ndone"
         found.setdefault(
             case.test,
             Candidate(
                 kind=Kind.RELIABILITY,
                 rule="tests.flaky",
-                title=f"The test {case.test.rpartition('::')[2]} in {case.file} is flaky: it failed once and passed when run again",
-                description=f"`{case.id}` failed in the whole run with `{message}` and passed when it was run again, unchanged.",
+                title=f"The test {name} in {case.file} is flaky: the same run fails and passes",
+                description=(
+                    f"`{case.id}` failed in some of {RERUNS + 1} identical runs with `{brief(case)}` and passed in the "
+                    "others, with nothing changed between them."
+                ),
                 severity=Severity.MEDIUM,
                 places=(place,),
                 reproduction=Reproduction(
                     command=command,
                     expected="the same outcome every time",
-                    observed=f"failed once with {message}",
+                    observed=f"failed in some runs with {brief(case)}",
                     environment=Environment.TEST,
-                    symptom=Symptom(nonzero=True, contains=(case.test.rpartition("::")[2],)),
-                    timeout_s=600,
+                    symptom=Symptom(nonzero=True, contains=(name,)),
+                    timeout_s=ALONE_S + suite.ran.seconds * 40,
                 ),
                 shape="flaky",
             ),
@@ -421,7 +537,7 @@ def flaky_candidates(flaky: list[Case], tree: SourceTree) -> list[Candidate]:
 
 
 def facts_of(
-    suite: Suite, failing: list[Case], flaky: list[Case], around: dict[str, str], documented: Iterable[Command]
+    suite: Suite, settled: Settled, around: dict[str, str], documented: Iterable[Command]
 ) -> dict[str, object]:
     slowest = sorted(suite.cases, key=lambda case: case.seconds, reverse=True)[:10]
     return {
@@ -431,19 +547,22 @@ def facts_of(
         "peak_bytes": suite.ran.peak_bytes,
         "tests": len(suite.cases),
         **{outcome: suite.count(outcome) for outcome in ("passed", "failed", "error", "skipped", "xfailed")},
-        "failures": [case.model_dump(exclude={"text"}) for case in failing[:50]],
+        "failures": [case.model_dump(exclude={"text"}) for case in (*settled.failing, *settled.together)[:50]],
         "could_not_run": {test: why for test, why in around.items() if why},
-        "flaky": [case.id for case in flaky],
+        "flaky": [case.id for case in settled.flaky],
+        "failed_once": [case.id for case in settled.once],
         "slowest": [{"test": case.id, "seconds": case.seconds} for case in slowest],
     }
 
 
-def summary_of(suite: Suite, faults: list[Case], flaky: list[Case], around: dict[str, str]) -> str:
+def summary_of(suite: Suite, faults: list[Case], flaky: tuple[Case, ...], around: dict[str, str]) -> str:
     parts = [f"{suite.count('passed')} of {len(suite.cases)} tests passed in {suite.ran.seconds:.1f} s"]
     excused = sum(bool(why) for why in around.values())
-    for number, word in ((len(faults), "failed"), (len(flaky), "flaky"), (excused, "need what the sandbox lacks")):
+    for number, word in (
+        (suite.count("skipped"), "skipped"),
+        (len(faults), "failed"),
+        (len(flaky), "flaky"),
+        (excused, "need what the sandbox lacks"),
+    ):
         parts.extend([f"{number} {word}"] if number else [])
     return ", ".join(parts) + "."
-
-
-__all__ = ["NAME", "probe", "send"]

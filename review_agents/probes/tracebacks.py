@@ -40,7 +40,15 @@ class Raised(Record):
 
     @property
     def text(self) -> str:
-        return f"{self.type}: {self.message}" if self.message else self.type
+        """Type and message, without the place of an installed file that Python adds to some import errors."""
+        message = re.sub(r" \(/[^()]*\)$", "", self.message)
+        return f"{self.type}: {message}" if message else self.type
+
+    @property
+    def surroundings(self) -> str:
+        """See `surroundings`."""
+        ran_program = bool(self.frames) and self.frames[-1].file.endswith("subprocess.py")
+        return surroundings(self.text, ran_program=ran_program)
 
     @property
     def shape(self) -> str:
@@ -77,9 +85,13 @@ def shape_of(kind: str, message: str) -> str:
     return f"{kind}: {first[:160]}" if first else kind
 
 
-def surroundings(text: str) -> str:
-    """What the text says is missing around the program ("" when it says nothing of the kind)."""
-    program = MISSING_PROGRAM.search(text)
+def surroundings(text: str, *, ran_program: bool = False) -> str:
+    """What the text says is missing around the program ("" when it says nothing of the kind).
+
+    `ran_program` says whether the error rose while another program was being started: only then is a bare name that was
+    not found a missing program and not a missing file.
+    """
+    program = MISSING_PROGRAM.search(text) if ran_program else None
     if program:
         return f"needs the program {program[1]}"
     found = SURROUNDINGS.search(text)

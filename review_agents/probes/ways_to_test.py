@@ -78,23 +78,28 @@ def tool_commands(manifest: Manifest) -> list[str]:
     """Test commands in pyproject.toml: hatch scripts, tox's own table, poe and pdm tasks."""
     found: list[str] = []
 
-    def look(value: object) -> None:
-        if isinstance(value, str):
-            found.extend([value] if RUNNERS.fullmatch(value.strip()) else [])
+    def look(key: str, value: object) -> None:
+        if isinstance(value, str) and is_command_key(key):
+            found.extend([value.strip()] if RUNNERS.fullmatch(value.strip()) else [])
         elif isinstance(value, list) and value and all(isinstance(item, str) for item in value):
             line = shlex.join(value)
-            if RUNNERS.fullmatch(line):
-                found.append(line)
-            else:
-                for item in value:
-                    look(item)
-        elif isinstance(value, list | dict):
-            for item in value.values() if isinstance(value, dict) else value:
-                look(item)
+            for text in [line] if RUNNERS.fullmatch(line) else value:
+                look(key, text)
+        elif isinstance(value, list):
+            for item in value:
+                look(key, item)
+        elif isinstance(value, dict):
+            scripts = key in ("scripts", "tasks")
+            for name, item in value.items():
+                look("commands" if scripts else name, item)
 
     for name in ("hatch", "tox", "poe", "pdm", "taskipy"):
-        look(manifest.tools.get(name, {}))
+        look(name, manifest.tools.get(name, {}))
     return found
+
+
+def is_command_key(key: str) -> bool:
+    return key in ("commands", "command", "cmd", "shell", "run", "script", "legacy_tox_ini") or key.startswith("test")
 
 
 def runnable(text: str) -> str:

@@ -210,7 +210,20 @@ class LocalWorkspace:
                 arguments += ["--symlink", os.readlink(name), name]
             elif target.exists():
                 arguments += ["--ro-bind", name, name]
-        arguments += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/job"]
+        arguments += [
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "--perms",
+            "0755",
+            "--dir",
+            "/job",
+            "--perms",
+            "0755",
+            "--dir",
+            "/home",
+        ]
         arguments += ["--bind", str(self.job), "/job/repo", "--bind", str(self.scratch / "tmp"), "/tmp"]
         arguments += [
             "--bind",
