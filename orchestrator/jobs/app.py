@@ -32,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_EVERY_S = 10.0
 TICK_EVERY_S = 60.0
+TURNS_UNTIL_ASKED_AGAIN = 6  # for a sandbox, while none works
 GIVE_BACK = signal.SIGRTMIN + 1  # the pool takes all the ordinary signals for itself
 STUCK_AFTER_S = 180.0  # a review that waits so long beside an idle worker means that messages do not arrive
 
@@ -150,27 +151,28 @@ class Watch:
     def _run(self) -> None:
         shop = self._works.shop()
         started = shop.clock()
-        description = working.describe(shop)
-        waiting_since = None
-        first = True
+        description = waiting_since = None
+        turn = 0
         while True:
             try:
+                if description is None and turn % TURNS_UNTIL_ASKED_AGAIN == 0:
+                    description = working.describe(shop)
                 working.report(
                     shop, worker_pid=os.getpid(), started_at=started, version=wiring.our_version(), sandbox=description
                 )
-                if first:
-                    first = False
-                    self._sweep_at_start(shop)
+                if turn == 0 or working.holds_a_dead_review(shop):
+                    self._sweep(shop)
                 waiting_since = self._waiting_since(shop, waiting_since)
                 if waiting_since is not None and time.monotonic() - waiting_since > STUCK_AFTER_S:
                     start_over()
             except Exception as error:  # the database is away, for example; the watch must outlive that
                 log.warning("the worker's watch could not look", error=str(error))
+            turn += 1
             if self._ended.wait(REPORT_EVERY_S):
                 return
 
-    def _sweep_at_start(self, shop: Workshop) -> None:
-        """What an earlier worker of this machine left, unless somebody reviews here right now."""
+    def _sweep(self, shop: Workshop) -> None:
+        """What an earlier worker, or a child that was killed, left here; unless somebody reviews right now."""
         with host_lock.held(shop.settings.host_lock, "lamplighter, sweeping", give_up=lambda: True) as ours:
             if ours:
                 sweeping.sweep_machine(shop)

@@ -28,12 +28,9 @@ def work(shop: Workshop) -> int:
     A message that woke us is never believed: the table says what there is to do.
     """
     done = 0
-    while not shop.stopping():
-        with shop.sessions.reading() as db:
-            if claims.next_due(db, shop.clock()) is None:
-                return done
+    while not shop.stopping() and (something_is_due(shop) or holds_a_dead_review(shop)):
         if not do_one(shop, None):
-            return done
+            break
         done += 1
     return done
 
@@ -105,6 +102,13 @@ def describe(shop: Workshop) -> dict[str, Any] | None:
 def something_is_due(shop: Workshop) -> bool:
     with shop.sessions.reading() as db:
         return claims.next_due(db, shop.clock()) is not None
+
+
+def holds_a_dead_review(shop: Workshop) -> bool:
+    """Whether the table says that this machine has a review, while nobody here is at work."""
+    with shop.sessions.reading() as db:
+        held = claims.held_on(db, shop.machine)
+    return bool(held) and host_lock.is_free(shop.settings.host_lock)
 
 
 # One worker per machine --------------------------------------------------------------------
