@@ -98,9 +98,9 @@ def generate(
     plain: Annotated[bool, typer.Option("--plain", help="Without speculation; the text is the same.")] = False,
 ) -> None:
     """Answer one prompt in the terminal, then say tau and tokens/s. Without --model: the demo's."""
-    options = {"model": model, "draft": draft, "weights": weights, "device": device, "rollback": rollback}
-    options |= {"ctx": ctx, "block": block, "temperature": temperature, "top_p": top_p}
-    options = {key: value for key, value in options.items() if value is not None}
+    options: dict[str, Any] = {"model": model, "draft": draft, "weights": weights, "device": device}
+    options |= {"rollback": rollback, "ctx": ctx, "block": block, "temperature": temperature, "top_p": top_p}
+    options = _given(options)
     if "model" not in options and not node_settings.load().model:
         _need_demo_package()
         options = {**DEMO, **DEMO_SAMPLING, **options}

@@ -37,8 +37,11 @@ def loader(settings: Settings) -> Load:
 
     def load(told: Progress) -> tuple[Target, Tokens]:
         import torch
+        import transformers
 
         from inference_node.speculate.loading import load_reference
+
+        transformers.utils.logging.disable_progress_bar()  # ours tells the same, to every door
 
         if settings.threads:
             torch.set_num_threads(settings.threads)
@@ -54,7 +57,7 @@ def loader(settings: Settings) -> Load:
         )
         if loaded.tokenizer is None:
             raise NodeError(
-                f"{settings.model} has no tokenizer files, so no text can be served. Add its tokenizer.json."
+                f"{settings.model} has no tokenizer files, so it cannot serve text. Add its tokenizer.json."
             )
         facts = loaded.target.facts
         return loaded.target, Tokens(loaded.tokenizer, facts.vocab, facts.stop_ids)
