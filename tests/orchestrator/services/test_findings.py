@@ -1,0 +1,97 @@
+from datetime import datetime, timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from orchestrator.services import findings
+from orchestrator.services.errors import BadInput, UnknownFinding
+from orchestrator.services.workshop import Workshop
+from orchestrator.store.findings import FindingRow
+from orchestrator.store.reviews import ReviewState
+from orchestrator.store.session import Sessions
+from review_agents.records import FindingState, Lifecycle, VerificationState
+from tests.factories import (
+    NOON,
+    make_candidate,
+    make_repo,
+    make_review,
+    make_shop,
+    make_sighting,
+    make_verification,
+)
+
+
+@pytest.fixture
+def shop(each_sessions: Sessions, tmp_path: Path) -> Workshop:
+    return make_shop(each_sessions, tmp_path)
+
+
+@pytest.fixture
+def finding(shop: Workshop) -> FindingRow:
+    """Seen in two reviews."""
+    with shop.sessions.begin() as db:
+        repo = make_repo(db, name="tool")
+        old = make_review(db, repo, state=ReviewState.DONE, created_at=NOON - timedelta(days=1), commit="1" * 40)
+        new = make_review(db, repo, state=ReviewState.DONE, commit="2" * 40)
+        seen = make_sighting(db, old, candidate=make_candidate(title="old words"))
+        found = db.get_one(FindingRow, seen.finding_id)
+        make_sighting(
+            db,
+            new,
+            found,
+            candidate=make_candidate(title="new words"),
+            verification=make_verification(VerificationState.FLAKY, reason="once in two"),
+        )
+        make_sighting(db, new)
+    return found
+
+
+def test_a_finding_is_shown_as_last_seen_with_its_history(shop: Workshop, finding: FindingRow) -> None:
+    page = findings.get(shop, finding.id)
+    assert (page.finding.title, page.finding.verification_reason) == ("new words", "once in two")
+    assert (page.repo_name, page.commit, page.state) == ("tool", "2" * 40, FindingState.OPEN)
+    assert [ran.head for ran in page.runs] == ["3\n", "3\n"]
+    assert [row.lifecycle for row in page.history] == [Lifecycle.PERSISTING, Lifecycle.NEW]
+    assert [row.commit[0] for row in page.history] == ["2", "1"]
+    assert not page.ignored
+
+
+def test_an_ignore_lasts_until_its_end_or_until_it_is_taken_back(shop: Workshop, finding: FindingRow) -> None:
+    findings.ignore(shop, finding.id, "  waits for 2.0  ", NOON + timedelta(days=1))
+    page = findings.get(shop, finding.id)
+    assert (page.ignored, page.ignored_reason) == (True, "waits for 2.0")
+    shop.clock.forward(days=1)
+    assert not findings.get(shop, finding.id).ignored
+    findings.ignore(shop, finding.id, "for good")
+    assert findings.get(shop, finding.id).ignored
+    findings.unignore(shop, finding.id)
+    findings.unignore(shop, finding.id)
+    assert not findings.get(shop, finding.id).ignored
+
+
+@pytest.mark.parametrize(
+    ("field", "reason", "until"),
+    [
+        ("reason", "", None),
+        ("reason", "   ", None),
+        ("reason", "x" * 2001, None),
+        ("until", "r", NOON),
+        ("until", "r", datetime(2027, 1, 1)),
+    ],
+)
+def test_an_ignore_needs_a_reason_and_an_end_to_come(
+    shop: Workshop, finding: FindingRow, field: str, reason: str, until: datetime | None
+) -> None:
+    with pytest.raises(BadInput) as refused:
+        findings.ignore(shop, finding.id, reason, until)
+    assert refused.value.field == field
+    assert not findings.get(shop, finding.id).ignored
+
+
+def test_a_finding_that_is_not_there_is_said_so(shop: Workshop) -> None:
+    for ask in (findings.get, findings.unignore):
+        with pytest.raises(UnknownFinding):
+            ask(shop, uuid4())
+    with pytest.raises(UnknownFinding):
+        findings.ignore(shop, uuid4(), "r")

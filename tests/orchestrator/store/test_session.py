@@ -1,0 +1,158 @@
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from orchestrator.store.repos import Repo
+from orchestrator.store.reviews import Review, ReviewState
+from orchestrator.store.session import Sessions, make_engine, open_sessions
+from tests.factories import NOON, make_finding, make_repo, make_review, make_sighting, make_step
+
+
+def test_a_reading_transaction_cannot_write(each_sessions: Sessions) -> None:
+    with pytest.raises(DBAPIError, match=r"read-?only"), each_sessions.reading() as db:
+        make_repo(db)
+    with each_sessions.begin() as db:
+        make_repo(db)  # nor does the connection stay that way
+
+
+def test_a_reading_transaction_sees_one_state_while_others_write(each_sessions: Sessions) -> None:
+    with each_sessions.begin() as db:
+        make_repo(db)
+    with each_sessions.reading() as db:
+        before = len(db.scalars(select(Repo.id)).all())
+        with each_sessions.begin() as other:
+            make_repo(other)
+        assert len(db.scalars(select(Repo.id)).all()) == before
+
+
+def test_a_block_that_raises_leaves_nothing(each_sessions: Sessions) -> None:
+    with pytest.raises(RuntimeError), each_sessions.begin() as db:
+        make_repo(db)
+        raise RuntimeError
+    with each_sessions.reading() as db:
+        assert db.scalars(select(Repo.id)).all() == []
+
+
+def test_writers_wait_for_each_other_and_none_fails(each_sessions: Sessions) -> None:
+    """Each reads and then writes: without BEGIN IMMEDIATE, SQLite would refuse the second at once."""
+    with each_sessions.begin() as db:
+        review_id = make_review(db).id
+    problems: list[BaseException] = []
+
+    def count_up() -> None:
+        try:
+            for _ in range(10):
+                with each_sessions.begin() as db:
+                    row = db.scalars(select(Review).where(Review.id == review_id).with_for_update()).one()
+                    time.sleep(0.001)
+                    row.fence += 1
+        except BaseException as error:
+            problems.append(error)
+
+    writers = [threading.Thread(target=count_up) for _ in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert problems == []
+    with each_sessions.reading() as db:
+        assert db.get_one(Review, review_id).fence == 40
+
+
+def test_a_reader_does_not_wait_for_a_writer(each_sessions: Sessions) -> None:
+    with each_sessions.begin() as db:
+        make_repo(db)
+        started = time.monotonic()
+        with each_sessions.reading() as reader:
+            assert reader.scalars(select(Repo.id)).all() == []
+        assert time.monotonic() - started < 5
+
+
+def test_sqlite_is_set_up_for_several_processes(sessions: Sessions) -> None:
+    with sessions.begin() as db:
+        assert db.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert db.scalar(text("PRAGMA foreign_keys")) == 1
+        assert db.scalar(text("PRAGMA busy_timeout")) == 30_000
+
+
+def test_a_row_cannot_refer_to_one_that_is_not_there(each_sessions: Sessions) -> None:
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        repo = make_repo(db)
+        review = make_review(db, repo)
+        make_step(db, review, review_id=repo.id)
+
+
+# What the indexes hold ------------------------------------------------------------------------
+
+
+def test_one_review_waits_per_repo_and_ref(each_sessions: Sessions) -> None:
+    with each_sessions.begin() as db:
+        repo = make_repo(db)
+        make_review(db, repo)
+        make_review(db, repo, ref="other")
+        make_review(db, repo, state=ReviewState.RUNNING)
+        make_review(db, repo, state=ReviewState.DONE)
+        # Back in the queue after its worker died: it was started once, so it is no second waiting one.
+        make_review(db, repo, state=ReviewState.QUEUED, started_at=NOON)
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        make_review(db, db.get_one(Repo, repo.id))
+
+
+@pytest.mark.parametrize("state", [ReviewState.RUNNING, ReviewState.CANCELLING])
+def test_a_machine_runs_one_review(each_sessions: Sessions, state: ReviewState) -> None:
+    with each_sessions.begin() as db:
+        make_review(db, state=ReviewState.RUNNING, machine="one")
+        make_review(db, state=ReviewState.RUNNING, machine="two")
+        make_review(db, state=ReviewState.WAITING_FOR_NODE, machine="one")
+        make_review(db, state=ReviewState.DONE, machine="one")
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        make_review(db, state=state, machine="one")
+
+
+def test_a_slot_of_a_schedule_makes_one_review(each_sessions: Sessions) -> None:
+    from tests.factories import make_schedule
+
+    with each_sessions.begin() as db:
+        schedule = make_schedule(db)
+        make_review(db, schedule_id=schedule.id, slot=NOON)
+        make_review(db)
+        make_review(db)
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        make_review(db, schedule_id=schedule.id, slot=NOON)
+
+
+def test_a_finding_is_one_row_per_repo_and_said_once_per_review(each_sessions: Sessions) -> None:
+    with each_sessions.begin() as db:
+        review = make_review(db)
+        finding = make_finding(db, review, fingerprint="f" * 16)
+        make_finding(db, make_review(db), fingerprint="f" * 16)
+        make_sighting(db, review, finding)
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        make_finding(db, db.get_one(Review, review.id), fingerprint="f" * 16)
+    with pytest.raises(IntegrityError), each_sessions.begin() as db:
+        make_sighting(db, db.get_one(Review, review.id), db.get_one(type(finding), finding.id))
+
+
+# URLs -----------------------------------------------------------------------------------------
+
+
+def test_a_plain_postgresql_url_means_the_driver_that_is_shipped() -> None:
+    engine = make_engine("postgresql://user:secret@127.0.0.1:1/x")
+    assert engine.driver == "psycopg" and engine.url.password == "secret"
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_that_cannot_serve_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="database"):
+        open_sessions(url)
+
+
+def test_the_folder_of_a_sqlite_file_is_made(tmp_path: Path) -> None:
+    opened = open_sessions(f"sqlite:///{tmp_path}/new/folder/x.sqlite3")
+    with opened.reading() as db:
+        assert db.scalar(text("SELECT 1")) == 1
+    opened.close()
