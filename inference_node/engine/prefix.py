@@ -35,6 +35,7 @@ class Why(StrEnum):
     OFF = "off"  # the store has no budget
     EMPTY = "empty"  # nothing was stored yet
     DIFFERENT = "different"  # the prompt parts from everything stored before the first checkpoint can be
+    SHORT = "short"  # the whole prompt is known, but it is too short for a checkpoint inside it
     EVICTED = "evicted"  # a checkpoint that would have served was given up for the byte budget
     NEVER_KEPT = "never_kept"  # the known part has no checkpoint: no message begins in it, or its request ended early
     TOO_BIG = "too_big"  # a checkpoint that would have served was larger than the whole budget
@@ -192,11 +193,12 @@ class PrefixStore:
         return None
 
     def _why(self, place: _Place, known: int, reach: int, best: Checkpoint | None) -> Why:
+        """reach: tokens that could have been restored, had there been a checkpoint after them."""
         restored = best.position if best is not None else 0
         if best is not None and reach - restored < CHUNK:
             return Why.WHOLE
         if known < CHUNK:
-            return Why.DIFFERENT
+            return Why.SHORT if known > reach else Why.DIFFERENT
         return self._loss(place, reach, restored) or (Why.NEVER_KEPT if best is None else Why.BETWEEN)
 
     def _loss(self, place: _Place, reach: int, restored: int) -> Why | None:

@@ -120,6 +120,8 @@ def in_words(problems: Sequence[Mapping[str, Any]]) -> Refused:
     if problem["type"] == "extra_forbidden":
         return Refused(f'"{path}" is no parameter of this endpoint.', param=path, code="unknown_parameter")
     message = str(problem["msg"]).removeprefix("Value error, ")
+    if not path and problem["type"] != "value_error":
+        return Refused("The body must be a JSON object, sent with Content-Type: application/json.")
     if not path:
         return Refused(f"{message}.")
     found = "" if problem["type"] in ("missing", "value_error") else f" (found {_short(problem.get('input'))})"

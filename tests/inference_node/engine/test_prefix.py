@@ -235,3 +235,10 @@ def test_chunk_is_what_the_reasons_are_measured_in() -> None:
     assert store.find(ONE[: 320 + CHUNK - 1]).why is Why.WHOLE
     store.remember(ONE)
     assert store.find(ONE).why is Why.BETWEEN
+
+
+def test_a_known_prompt_too_short_for_a_checkpoint_is_called_short() -> None:
+    store = PrefixStore(1000)
+    store.remember(ONE[:40])
+    assert store.find(ONE[:40]).why is Why.SHORT
+    assert store.find([*ONE[:30], 9]).why is Why.DIFFERENT
