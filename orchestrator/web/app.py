@@ -39,7 +39,8 @@ def make_app(shop: Workshop, settings: Settings) -> FastAPI:
         separate_input_output_schemas=False,
     )
     app.state.shop = shop
-    app.state.streams = 0
+    app.state.streams = 0  # live pages now
+    app.state.closing = False  # set by serving.Server
     for router in (home, reviews, events, exports, repos, findings, schedules, nodes):
         app.include_router(router.router, dependencies=[Depends(check_csrf)], include_in_schema=False)
     for plain in (api, health):

@@ -50,7 +50,7 @@ async def events(
     seen = last_event_id or after
     if seen == END:
         return Response(status_code=204)
-    await run_in_threadpool(reviews.progress, shop, review_id, 0)  # an unknown review is a 404, not a stream
+    await run_in_threadpool(reviews.progress, shop, review_id)  # an unknown review is a 404, not a stream
     if request.app.state.streams >= STREAMS:
         raise OutsideError(f"{STREAMS} live pages are open already; close one and load this one again.", retry=True)
     return StreamingResponse(
@@ -61,10 +61,13 @@ async def events(
 
 
 async def counted(request: Request, stream: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The stream, counted as long as it is open, and ended when the server ends."""
     request.app.state.streams += 1
     try:
         async for event in stream:
             yield event
+            if request.app.state.closing:
+                return
     finally:
         request.app.state.streams -= 1
 
@@ -95,7 +98,8 @@ async def follow(shop: Workshop, review_id: UUID, seen: int) -> AsyncIterator[st
             return
         if parts or clock() - spoken_at > QUIET_S:
             spoken_at = clock()
-            yield "".join(parts) or ": still here\n\n"
+            parts = parts or [": still here\n\n"]
+        yield "".join(parts)  # also when it is nothing: whoever reads may want to end
         if not progress.lines:  # with lines there may be more at once
             await asyncio.sleep(POLL_S)
 
