@@ -3,6 +3,7 @@
 import json
 import posixpath
 import re
+from functools import lru_cache
 from hashlib import sha256
 
 from review_agents.records import Candidate, Kind, Place
@@ -12,6 +13,7 @@ SHAPE_CHARS = 300
 CONSIDERED_CHARS = 4000  # bounds the work on hostile output
 
 
+@lru_cache(maxsize=1 << 14)  # a merge asks many times for the same ones
 def fingerprint(kind: Kind | str, rule: str, path: str, symbol: str, shape: str = "") -> str:
     """16 hex digits over everything that identifies a finding. Line numbers and titles are no part of it."""
     parts = [VERSION, str(kind), rule, clean_path(path), " ".join(symbol.split()), shape]

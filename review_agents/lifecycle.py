@@ -297,22 +297,29 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
     tracked = frozenset(files)
     gone = [finding for finding in left.values() if not places_in(finding.candidate, tracked)]
     for nearness, candidates in ((places_of, list(left.values())), (identity_without_path, gone)):
-        near: dict[object, list[Known]] = {}
+        near: dict[object, dict[str, Known]] = {}  # by place, then by id, in order
         for finding in candidates:
             for key in nearness(finding.candidate):
-                near.setdefault(key, []).append(finding)
+                near.setdefault(key, {})[finding.id] = finding
         unmatched = []
         for group in rest:
-            options = [finding for claim in group for key in nearness(claim.candidate) for finding in near.get(key, ())]
-            options = [finding for finding in options if finding.id in left and rules_agree(group[0], finding)]
-            if options:
-                pairs.append((group, left.pop(min(options, key=order_of).id)))
-            else:
+            keys = {key for claim in group for key in nearness(claim.candidate)}
+            firsts = (first_that_agrees(group[0], near[key].values()) for key in keys if key in near)
+            match = min((finding for finding in firsts if finding is not None), key=order_of, default=None)
+            if match is None:
                 unmatched.append(group)
+                continue
+            pairs.append((group, left.pop(match.id)))
+            for key in nearness(match.candidate):
+                del near[key][match.id]
         rest = unmatched
     found: list[Known | None] = [finding for _, finding in pairs] + [None] * len(rest)
     spoken = joined([group for group, _ in pairs] + rest)
     return sorted(map(Pair, spoken, found), key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
+
+
+def first_that_agrees(claim: Claim, found: Iterable[Known]) -> Known | None:
+    return next((finding for finding in found if rules_agree(claim, finding)), None)
 
 
 def rules_agree(claim: Claim, finding: Known) -> bool:
@@ -416,7 +423,10 @@ def rank(claim: Claim) -> tuple[object, ...]:
         candidate.severity.rank,
         fingerprint_of(candidate),
         claim.step,
-        candidate.model_dump_json(),
+        candidate.title,
+        candidate.description,
+        candidate.reproduction.command if candidate.reproduction else "",
+        [(place.file, place.line or 0, place.symbol, place.quote) for place in candidate.places],
     )
 
 
