@@ -7,7 +7,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
-from orchestrator.store.findings import FindingRow, Sighting
+from orchestrator.store.findings import FindingRow, Sighting, add_or_find
 from orchestrator.store.findings import get as get_finding
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents.identity import clean_path
@@ -61,8 +61,7 @@ def file(db: Session, review: Review, filed: Sequence[Filed]) -> None:
     for one in filed:
         row = get_finding(db, UUID(one.finding_id)) if one.finding_id else None
         if row is None:
-            row = new_row(review, one)
-            db.add(row)
+            row = add_or_find(db, new_row(review, one))
         row.state = one.state
         row.last_review_id = review.id
         row.title = one.candidate.title
@@ -85,6 +84,11 @@ def new_row(review: Review, one: Filed) -> FindingRow:
         symbol=" ".join(place.symbol.split()),
         shape=one.candidate.shape,
         first_review_id=review.id,
+        last_review_id=review.id,
+        state=one.state,
+        title=one.candidate.title,
+        severity=one.candidate.severity,
+        step=one.step,
     )
 
 

@@ -16,6 +16,7 @@ from orchestrator.store.reviews import Review
 from review_agents.records import Verification
 
 LONGEST_REASON = 2000
+LAST_YEAR = 9998  # so that any zone's time still has one in UTC
 
 
 def get(shop: Workshop, finding_id: UUID) -> FindingPage:
@@ -47,6 +48,8 @@ def ignore(shop: Workshop, finding_id: UUID, reason: str, until: datetime | None
         raise BadInput("reason", f"The reason has {len(reason)} characters; at most {LONGEST_REASON} are kept.")
     if until is not None and until.tzinfo is None:
         raise BadInput("until", "The time needs a time zone, for example 2027-01-31T00:00:00+01:00.")
+    if until is not None and until.year > LAST_YEAR:
+        raise BadInput("until", f"The year {until.year} is too far off; leave the time out to ignore it for good.")
     if until is not None and until <= shop.clock():
         raise BadInput("until", f"{until.isoformat()} is past; give a time to come, or none to ignore it for good.")
     with shop.sessions.begin() as db:

@@ -15,6 +15,7 @@ from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.steps import StepState
 
 MOST_PER_PAGE = 500
+MOST_PAGES = 1_000_000
 TAIL_CHUNKS = 200  # of a log, for whoever begins to follow
 NEXT_CHUNKS = 500  # at most, for whoever follows
 
@@ -28,7 +29,7 @@ def listed(
     per_page: int = 50,
 ) -> Listed[ReviewRow]:
     """Reviews, newest first."""
-    if page < 1 or not 1 <= per_page <= MOST_PER_PAGE:
+    if not 1 <= page <= MOST_PAGES or not 1 <= per_page <= MOST_PER_PAGE:
         raise BadInput("page", f"Pages count from 1 and hold 1 to {MOST_PER_PAGE} (found {page} and {per_page}).")
     with shop.sessions.reading() as db:
         found, total = table.page(

@@ -18,6 +18,7 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
@@ -90,6 +91,22 @@ def in_force(reason: str, until: datetime | None, now: datetime) -> bool:
 
 def get(db: Session, finding_id: UUID) -> FindingRow | None:
     return db.get(FindingRow, finding_id)
+
+
+def add_or_find(db: Session, finding: FindingRow) -> FindingRow:
+    """Add the finding, or return the one with its fingerprint that a review on another machine filed meanwhile."""
+    same = select(FindingRow).where(
+        FindingRow.repo_id == finding.repo_id, FindingRow.fingerprint == finding.fingerprint
+    )
+    known = db.scalar(same)
+    if known is not None:
+        return known
+    try:
+        with db.begin_nested():
+            db.add(finding)
+        return finding
+    except IntegrityError:
+        return db.scalars(same).one()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from uuid import uuid4
 
@@ -77,6 +77,8 @@ def test_an_ignore_lasts_until_its_end_or_until_it_is_taken_back(shop: Workshop,
         ("reason", "   ", None),
         ("reason", "x" * 2001, None),
         ("until", "r", NOON),
+        ("until", "r", datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))),
+        ("until", "r", datetime.min.replace(tzinfo=timezone(timedelta(hours=12)))),
         ("until", "r", datetime(2027, 1, 1)),
     ],
 )

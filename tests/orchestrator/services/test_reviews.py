@@ -59,7 +59,7 @@ def test_a_list_can_be_of_one_repo_or_one_state(shop: Workshop) -> None:
     assert reviews.listed(shop, repo=done.repo_id, state=ReviewState.FAILED).total == 0
 
 
-@pytest.mark.parametrize("wrong", [{"page": 0}, {"per_page": 0}, {"per_page": 501}])
+@pytest.mark.parametrize("wrong", [{"page": 0}, {"page": 10**30}, {"per_page": 0}, {"per_page": 501}])
 def test_pages_that_cannot_be_are_refused(shop: Workshop, wrong: dict[str, int]) -> None:
     with pytest.raises(BadInput):
         reviews.listed(shop, **wrong)
