@@ -57,6 +57,8 @@ class Try(Record):
 
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    if not prepared.manifests:
+        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is no Python package.")
     if not prepared.installed_plain:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package is not installed")
     tree = SourceTree(workspace, repo, prepared)
@@ -358,7 +360,7 @@ def version_place(program: Program, version: str, tree: SourceTree) -> Place | N
             path for path in tree.tracked if folder and path.startswith(folder) and path.endswith(".py")
         ):
             for quote in ('"', "'"):
-                line = tree.line_of(path, f"{quote}{version}{quote}") or tree.line_of(path, version, "ersion")
+                line = tree.line_of(path, f"{quote}{version}{quote}") or tree.line_of(path, version)
                 if line:
                     return tree.place(path, line)
     return None

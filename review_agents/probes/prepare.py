@@ -102,6 +102,7 @@ def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
     prepared = Prepared(languages=languages, manifests=manifests)
     if "python" in languages:
         prepared = prepare_python(kitchen, prepared)
+    prepare_others(kitchen, prepared)
     prepared = prepared.model_copy(update={"commands": tuple(kitchen.commands), "notes": tuple(kitchen.notes)})
     return prepared, judge(kitchen, prepared, seconds=round(time.monotonic() - started, 2))
 
@@ -118,6 +119,21 @@ def detect_languages(files: Iterable[str]) -> tuple[str, ...]:
     }
     found = [language for language, names in marks.items() if tracked & set(names)]
     return (*(["python"] if any(path.endswith(".py") for path in tracked) else []), *found)
+
+
+def prepare_others(kitchen: Kitchen, prepared: Prepared) -> None:
+    """Downloads that builds and tests of other languages need; the later boxes have no network."""
+    tracked = set(kitchen.repo.files)
+    commands = {
+        "node": "npm ci --no-audit --no-fund" if "package-lock.json" in tracked else "npm install --no-audit --no-fund",
+        "rust": f"CARGO_HOME={TEST}/cargo cargo fetch",
+        "go": f"GOMODCACHE={TEST}/go go mod download",
+    }
+    tools = {"node": "npm", "rust": "cargo", "go": "go"}
+    for language, command in commands.items():
+        if language in prepared.languages and not prepared.manifests:
+            tool = f"command -v {tools[language]} >/dev/null || exit 127\n"
+            kitchen.run(f"install {language}", tool + command, timeout_s=INSTALL_S, environment=Environment.TEST)
 
 
 def prepare_python(kitchen: Kitchen, prepared: Prepared) -> Prepared:
@@ -179,7 +195,7 @@ def build_sdist(kitchen: Kitchen, prepared: Prepared) -> Prepared:
     if not kitchen.run("sdist", command, timeout_s=BUILD_S).ok:
         return prepared
     archive = newest(kitchen, folder, "tar.gz")
-    command = f"{PLAIN}/bin/python {PIP} wheel --no-deps --wheel-dir {second} {shlex.quote(archive)}"
+    command = f"{PLAIN}/bin/python {PIP} wheel --use-pep517 --no-deps --wheel-dir {second} {shlex.quote(archive)}"
     if archive and kitchen.run("wheel from sdist", command, timeout_s=BUILD_S).ok:
         one = one.model_copy(update={"sdist": second})
     return prepared.model_copy(update={"distributions": (one, *prepared.distributions[1:])})

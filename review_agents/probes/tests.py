@@ -295,7 +295,7 @@ def does_not_start(suite: Suite, tree: SourceTree) -> Candidate | None:
     """The repo's own conftest.py breaks the test run for a reason of its own, not for a module that is missing here."""
     output = suite.ran.output
     conftest = re.search(
-        r"(?:ImportError while loading conftest|Plugin:|conftest) '?(?:/job/repo/)?([\w/.-]*conftest\.py)", output
+        r"(?:ImportError while loading conftest|Plugin:?|conftest) '?(?:/job/repo/)?([\w/.-]*conftest\.py)", output
     )
     raised = re.findall(r"^(?:E\s+)?(?:[\w]+\.)*([A-Z]\w*(?:Error|Exception)): (.+)$", output, re.M)
     if not conftest or conftest[1] not in tree.tracked or not raised or suite.ran.timed_out:

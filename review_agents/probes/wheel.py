@@ -521,9 +521,7 @@ def sdist_fails(one: Distribution, attempt: Attempt, tree: SourceTree) -> Candid
 
 
 def wheel_from_sdist_fails(one: Distribution, attempt: Attempt, tree: SourceTree) -> Candidate | None:
-    command = (
-        f'{sdist_script(one)}\n"$work/build/bin/pip" wheel --no-deps --wheel-dir "$work/wheel" "$work"/dist/*.tar.gz'
-    )
+    command = f'{sdist_script(one)}\n"$work/build/bin/pip" wheel --use-pep517 --no-deps --wheel-dir "$work/wheel" "$work"/dist/*.tar.gz'
     what = "its source distribution does not install: something that the build needs is not in it"
     return _sdist_candidate(one, attempt, tree, "wheel.sdist-incomplete", what, command)
 
@@ -579,7 +577,7 @@ def thinner_sdist(workspace: Workspace, one: Distribution, prepared: Prepared, t
     if place is None:
         return []
     command = (
-        f'{sdist_script(one)}\n"$work/build/bin/pip" -q install --no-deps "$work"/dist/*.tar.gz\ncd "$work"\n'
+        f'{sdist_script(one)}\n"$work/build/bin/pip" -q install --use-pep517 --no-deps "$work"/dist/*.tar.gz\ncd "$work"\n'
         f'"$work/build/bin/python" -c "import importlib.metadata as m; '
         f"assert {lost[0]!r} in [str(f) for f in m.files({one.name!r})], 'not installed: {lost[0]}'\""
     )

@@ -46,8 +46,8 @@ def test_the_shape_replaces_what_differs_from_run_to_run():
 def test_what_the_sandbox_lacks_is_told_apart_from_faults():
     assert surroundings("OSError: [Errno 101] Network is unreachable")
     assert surroundings("TclError: no display name and no $DISPLAY environment variable")
-    assert (
-        surroundings("FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'") == "needs the program ffmpeg"
-    )
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'"
+    assert surroundings(missing, ran_program=True) == "needs the program ffmpeg"
+    assert not surroundings(missing)  # opened as a file
     assert not surroundings("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.json'")
     assert not surroundings("ValueError: nothing of the kind")
