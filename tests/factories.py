@@ -450,6 +450,9 @@ def fill_findings(db: Session, repo_id: UUID, review_id: UUID, number: int) -> N
         )
     db.execute(insert(FindingRow), rows)
     db.execute(insert(Sighting), sightings)
+    result = make_probe_result(log="a line of a log\n" * 1000).model_dump(mode="json")
+    result["candidates"] = [sighting["body"] for sighting in sightings]
+    make_step(db, db.get_one(Review, review_id), "probe:readme", result=result)
 
 
 def many_measured(repo_id: UUID, review_id: UUID, at: int, name: int) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def probes(db: Session, one: UUID, other: UUID) -> tuple[ComparedProbe, ...]:
 
 
 def evidence(db: Session, review_id: UUID) -> dict[str, Evidence]:
-    found = (rows.evidence(step, result) for step, result in steps.results(db, review_id, "probe:"))
+    found = (rows.evidence(*one) for one in steps.results(db, review_id, "probe:"))
     return {one.probe: one for one in found}
 
 

@@ -60,7 +60,7 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
             tokens=review.tokens or {},
             schedule_id=review.schedule_id,
             steps=tuple(map(rows.step_row, steps.of_review(db, review_id))),
-            evidence=tuple(rows.evidence(step, result) for step, result in steps.results(db, review_id, "probe:")),
+            evidence=tuple(rows.evidence(*one) for one in steps.results(db, review_id, "probe:")),
             findings=tuple(sorted(found, key=rows.importance)),
             measurements=tuple(map(rows.measurement_row, measurements.of_review(db, review_id))),
         )

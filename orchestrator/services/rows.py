@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from orchestrator.services.slots import in_zone
@@ -116,16 +117,27 @@ def step_row(step: Step) -> StepRow:
     )
 
 
-def evidence(step: Step, result: Any) -> Evidence:
-    """A probe's stored result; parts that are not shown are not parsed."""
+class ShownResult(BaseModel):
+    """What is shown of a stored ProbeResult. Its candidates and log, which can be large, are not even made objects."""
+
+    probe: str
+    state: ProbeState
+    reason: str = ""
+    seconds: float = 0.0
+    summary: str = ""
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+def evidence(step_id: UUID, body: str) -> Evidence:
+    result = ShownResult.model_validate_json(body)
     return Evidence(
-        probe=result["probe"],
-        state=ProbeState(result["state"]),
-        reason=result["reason"],
-        seconds=result["seconds"],
-        summary=result["summary"],
-        facts=result["facts"],
-        step_id=step.id,
+        probe=result.probe,
+        state=result.state,
+        reason=result.reason,
+        seconds=result.seconds,
+        summary=result.summary,
+        facts=result.facts,
+        step_id=step_id,
     )
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, UniqueConstraint, select, update
+from sqlalchemy import ForeignKey, Text, UniqueConstraint, cast, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
 
 from orchestrator.store.base import AnyJson, Base, Counter, Key, Name, choice
@@ -59,11 +59,16 @@ def of_review(db: Session, review_id: UUID) -> Sequence[Step]:
     return db.scalars(select(Step).where(Step.review_id == review_id).order_by(Step.position, Step.name)).all()
 
 
-def results(db: Session, review_id: UUID, prefix: str) -> Sequence[tuple[Step, Any]]:
-    """The ended steps whose name begins so, in order, each with its result."""
+def results(db: Session, review_id: UUID, prefix: str) -> Sequence[tuple[UUID, str]]:
+    """Of the steps that are done and whose name begins so, in order: the id and the result as JSON text."""
     found = db.execute(
-        select(Step, Step.result)
-        .where(Step.review_id == review_id, Step.state == StepState.DONE, Step.name.startswith(prefix, autoescape=True))
+        select(Step.id, cast(Step.result, Text))
+        .where(
+            Step.review_id == review_id,
+            Step.state == StepState.DONE,
+            Step.result.is_not(None),
+            Step.name.startswith(prefix, autoescape=True),
+        )
         .order_by(Step.position, Step.name)
     )
     return [(row[0], row[1]) for row in found]
