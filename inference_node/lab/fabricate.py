@@ -55,8 +55,12 @@ def fabricate_target(
     scale_head: bool = True,
     sharded: bool = False,
     per_expert: bool | None = None,
+    mtp: bool | None = None,
 ) -> Path:
-    """Write a target model. per_expert: experts as single tensors (default: as the family's own files are)."""
+    """Write a target model. per_expert: experts as single tensors; mtp: with a multi-token head.
+
+    Both default to what the family's own files have.
+    """
     if family not in FAMILIES:
         raise NodeError(f'family="{family}"; known are {", ".join(FAMILIES)}.')
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +69,8 @@ def fabricate_target(
     _write_json(folder / "config.json", _target_config(family, shape, stops))
     _write_json(folder / "generation_config.json", {"eos_token_id": stops, "pad_token_id": stops[-1]})
     single = family == "qwen3_moe" if per_expert is None else per_expert
-    _write_tensors(folder, lambda: _target_tensors(folder, family, shape, seed, dtype, single), sharded)
+    with_mtp = family in HYBRID if mtp is None else mtp
+    _write_tensors(folder, lambda: _target_tensors(folder, family, seed, dtype, single, with_mtp), sharded)
     if scale_head:
         _scale_head(folder, median_gap(folder))
     return folder
@@ -94,9 +99,11 @@ def fabricate_drafter(
     return folder
 
 
-def fabricate_pair(folder: Path, family: str, revision: str = "june", *, seed: int = 0, block: int = 8) -> Fabricated:
+def fabricate_pair(
+    folder: Path, family: str, revision: str = "june", *, seed: int = 0, block: int = 8, mtp: bool | None = None
+) -> Fabricated:
     """A small target and its drafter."""
-    target = fabricate_target(folder / "target", family, seed=seed)
+    target = fabricate_target(folder / "target", family, seed=seed, mtp=mtp)
     return Fabricated(target, fabricate_drafter(folder / "drafter", target, revision, seed=seed + 1, block=block))
 
 
@@ -178,7 +185,7 @@ def _target_config(family: str, s: Shape, stops: list[int]) -> dict[str, Any]:
     }
 
 
-def _target_tensors(folder: Path, family: str, s: Shape, seed: int, dtype: torch.dtype, single: bool) -> Named:
+def _target_tensors(folder: Path, family: str, seed: int, dtype: torch.dtype, single: bool, with_mtp: bool) -> Named:
     """Every tensor under its name in the released files."""
     from transformers import AutoModelForCausalLM
 
@@ -194,19 +201,20 @@ def _target_tensors(folder: Path, family: str, s: Shape, seed: int, dtype: torch
             yield from _one_by_one(where, value)
         else:
             yield where, value
-    if family in HYBRID:
-        for name, value in _mtp(module, config, seed, dtype):
+    if with_mtp:
+        for name, value in _mtp(module, config, seed, dtype, plus_one):
             yield f"mtp.{name}", value
+    if family in HYBRID:
         yield "model.visual.patch_embed.proj.weight", torch.zeros(16, 3, 2, 4, 4, dtype=dtype)
         yield "model.visual.blocks.0.norm1.weight", torch.ones(16, dtype=dtype)
 
 
-def _mtp(module: Any, config: Any, seed: int, dtype: torch.dtype) -> Named:
+def _mtp(module: Any, config: Any, seed: int, dtype: torch.dtype, plus_one: bool) -> Named:
     """The multi-token head's tensors, shaped by the same classes that will read them."""
     with torch.device("meta"):
         head = Head(SimpleNamespace(module=module, config=config, hidden=config.hidden_size))  # type: ignore[arg-type]
     for name, parameter in head.named_parameters():
-        yield name, _random(f"mtp.{name}", tuple(parameter.shape), seed, dtype, plus_one=True)
+        yield name, _random(f"mtp.{name}", tuple(parameter.shape), seed, dtype, plus_one)
 
 
 def _one_by_one(fused: str, value: torch.Tensor) -> Named:

@@ -221,6 +221,7 @@ class ReferenceTarget:
             "Send a shorter prompt, or serve with a smaller --ctx or --prefix-bytes."
         )
 
+    @guarded
     def poison(self, value: float) -> None:
         """Fill every cache row that nothing may read. For tests and `doctor`: it must change no bit."""
         self.pair.state.pages.poison(self.position, value)
