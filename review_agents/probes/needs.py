@@ -277,7 +277,7 @@ def good(needs: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(need for need in needs if valid_requirement(need) and "@" not in need))
 
 
-def pytest_plugins(options: str, settings: Iterable[str], required: str = "") -> tuple[str, ...]:
+def plugins_for(options: str, settings: Iterable[str], required: str = "") -> tuple[str, ...]:
     """Distributions that pytest's own settings call for: options in addopts, setting names, required_plugins, -p."""
     try:
         words = shlex.split(options)

@@ -372,7 +372,7 @@ def add_sources(kitchen: Kitchen, found: list[needs.Source], manifest: Manifest 
 def add_pytest(kitchen: Kitchen, manifests: tuple[Manifest, ...]) -> list[str]:
     """pytest itself and the plugins without which its own settings would not load."""
     options, settings, required = pytest_settings(kitchen, manifests)
-    wanted = ["pytest", *needs.pytest_plugins(options, settings, required)]
+    wanted = ["pytest", *needs.plugins_for(options, settings, required)]
     together = kitchen.first("install test")
     if len(wanted) == 1 and together is not None and together.ok and " pytest" in together.command:
         return []
