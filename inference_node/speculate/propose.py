@@ -112,7 +112,7 @@ class NgramDrafter(NoDrafter):
             run = tuple(tokens[-length:])
             place = self.after.get(run, len(tokens))
             if place < len(tokens) and tuple(tokens[place - length : place]) == run:
-                return list(tokens[place : place + most])
+                return _continued(tokens, place, most)
         return []
 
     def truncate(self, position: int) -> None:
@@ -128,3 +128,12 @@ class NgramDrafter(NoDrafter):
                 if length <= end:
                     self.after[tuple(tokens[end - length : end])] = end
         self.indexed = max(self.indexed, len(tokens) - 1)
+
+
+def _continued(tokens: Sequence[int], place: int, most: int) -> list[int]:
+    """What follows from place on; past the end, what was proposed itself, so that a repetition goes on repeating."""
+    drafts: list[int] = []
+    while len(drafts) < most:
+        at = place + len(drafts)
+        drafts.append(tokens[at] if at < len(tokens) else drafts[at - len(tokens)])
+    return drafts
