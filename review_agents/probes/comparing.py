@@ -43,6 +43,8 @@ def compare(shown: str, real: str, *, stable: bool = False, whole: bool = False)
     shown_text, real_text = clean(shown), clean(real)
     if _folded(shown_text) == _folded(real_text):
         return Comparison(Verdict.SAME)
+    if "..." in shown_text and _with_ellipsis(_folded(shown_text), _folded(real_text)):
+        return Comparison(Verdict.TOLERATED, "the same apart from what `...` stands for")
     if (traced := _compare_tracebacks(shown_text, real_text)) is not None:
         return traced
     if (valued := _compare_values(shown_text, real_text)) is not None:
@@ -84,6 +86,20 @@ def _folded(text: str) -> str:
 
 def _unspaced(text: str) -> str:
     return "".join(text.split())
+
+
+def _with_ellipsis(shown: str, real: str) -> bool:
+    """doctest's rule: `...` stands for any text, also within a word."""
+    first, *middle, last = re.split(r"\[\.{3}\]|\.{3,}", shown)
+    if len(first) + len(last) > len(real) or not real.startswith(first) or not real.endswith(last):
+        return False
+    at, end = len(first), len(real) - len(last)
+    for piece in middle:
+        at = real.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return bool(first or last or any(middle))
 
 
 # Tokens ----------------------------------------------------------------------------------
@@ -400,6 +416,8 @@ DOUBTFUL_WORDS = re.compile(r"\b(downloading|installing|fetching|progress|elapse
 
 def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_tokens: list[Token], stable: bool) -> str:
     """Why the difference may be no fault of the document; empty when nothing speaks for that."""
+    if any(token.kind == "ellipsis" for token in shown_tokens) and shown.count("...") != real.count("..."):
+        return "the document abbreviates"
     if not stable and sorted(token.text for token in shown_tokens) == sorted(token.text for token in real_tokens):
         return "the same in another order"
     if sorted(shown.split("\n")) == sorted(real.split("\n")) and re.search(r"[/\\]|\w\.\w{1,4}\b", shown):
@@ -422,6 +440,8 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
         return "it holds dates or identifiers, and depends on its surroundings"
     if DOUBTFUL_WORDS.search(real) or DOUBTFUL_WORDS.search(shown):
         return "it reports progress or the state of a machine"
+    if _only_zones_differ(loose) or any(LOCAL_TIME.search(text) for text in (shown, real)):
+        return "it depends on the time zone"
     if any(char in real for char in "�"):
         return "it holds characters that could not be decoded"
     if min(len(shown_tokens), len(real_tokens)) >= 6:
@@ -431,6 +451,14 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
         if alike < 0.3:
             return "the two have little in common: perhaps another situation"
     return ""
+
+
+LOCAL_TIME = re.compile(r"\b(?:tzlocal|localtime|local time)\b", re.IGNORECASE)
+ZONE = re.compile(r"^(?:[A-Z]{2,4}T|UTC|GMT|Z|[A-Z][a-z]+/[A-Z]\w+)$")
+
+
+def _only_zones_differ(pairs: list[tuple[Token, Token]]) -> bool:
+    return bool(pairs) and all(ZONE.match(a.text) and ZONE.match(b.text) for a, b in pairs)
 
 
 def _sets_in_another_order(shown: str, real: str) -> bool:

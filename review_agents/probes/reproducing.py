@@ -2,11 +2,13 @@
 
 import ast
 import re
+from dataclasses import replace
 
 from review_agents.ports import Workspace
 from review_agents.probes import recipes
 from review_agents.probes.claims import Claim
 from review_agents.probes.comparing import clean, tokens
+from review_agents.probes.help_texts import help_tree, node_of
 from review_agents.probes.own import with_stand_ins
 from review_agents.probes.pages import is_readme
 from review_agents.probes.reader import Reader, Step, merge_python, names_set, names_used
@@ -21,6 +23,7 @@ FREE = {"address", "path", "version", "rate", "elapsed", "bar", "date", "clock",
 def reproduce(workspace: Workspace, reader: Reader, outcome: Outcome, environment: Environment) -> Claim | None:
     """The claim with the smallest script that shows it; None when no script does."""
     assert outcome.suspect is not None
+    outcome = replace(outcome, suspect=_named_by_help(workspace, reader, outcome, environment))
     symptom = symptom_of(outcome)
     for all_before in (False, True):
         parts = _parts(reader, outcome, all_before=all_before)
@@ -42,6 +45,17 @@ def shows(workspace: Workspace, command: str, symptom: Symptom, environment: Env
 
 def workspace_ok(workspace: Workspace, command: str, environment: Environment) -> bool:
     return workspace.run(command, environment=environment, timeout_s=REPRODUCTION_S).ok
+
+
+def _named_by_help(workspace: Workspace, reader: Reader, outcome: Outcome, environment: Environment) -> Suspect:
+    """A refused option is named after the subcommand that the help knows, as the options probe does."""
+    suspect = outcome.suspect
+    assert suspect is not None
+    own = next(own_invocations(outcome.step.text, reader.package), None) if outcome.step.kind == "shell" else None
+    if suspect.refusal is None or suspect.refusal.kind != "option" or own is None:
+        return suspect
+    path, _ = node_of(own[0].values, help_tree(workspace, reader.package, environment), reader.package)
+    return replace(suspect, symbol=f"{' '.join(path)} {suspect.refusal.word}") if path else suspect
 
 
 # Scripts ---------------------------------------------------------------------------------
@@ -146,14 +160,14 @@ def symptom_of(outcome: Outcome) -> Symptom:
     assert suspect is not None
     if suspect.error:
         said = f"{suspect.error}: {first_line(suspect.message)}" if suspect.message.strip() else suspect.error
-        return Symptom(nonzero=True, contains=(_steady(said) or suspect.error,))
+        return Symptom(nonzero=True, contains=(steady_text(said) or suspect.error,))
     if suspect.refusal is not None:
         return Symptom(nonzero=True, contains=(suspect.refusal.word,))
     real, shown = (clean(text).strip() for text in (suspect.comparison.real, suspect.comparison.shown))
-    contains = (real,) if real and _is_steady(real) else ()
+    contains = (real,) if real and _issteady_text(real) else ()
     lacks = (shown,) if shown and not any(_folded(shown) in _folded(text) for text in contains) else ()
     if suspect.rule == "readme.example-fails":
-        steady = _steady(first_line(outcome.step.err)) if outcome.step.kind == "shell" else ""
+        steady = steady_text(first_line(outcome.step.err)) if outcome.step.kind == "shell" else ""
         return Symptom(nonzero=True, contains=(steady,) if steady else (), lacks=lacks)
     if not contains and not lacks:
         contains = (clean(suspect.real).strip()[:200] or "(nothing)",)
@@ -161,7 +175,7 @@ def symptom_of(outcome: Outcome) -> Symptom:
     return Symptom(exit=ended, contains=contains, lacks=lacks)
 
 
-def _steady(text: str) -> str:
+def steady_text(text: str) -> str:
     """The text's first part in which nothing depends on the machine."""
     for token in tokens(text):
         if token.kind in FREE:
@@ -169,7 +183,7 @@ def _steady(text: str) -> str:
     return text
 
 
-def _is_steady(text: str) -> bool:
+def _issteady_text(text: str) -> bool:
     return not any(token.kind in FREE - {"date", "clock", "version"} for token in tokens(text))
 
 

@@ -105,6 +105,7 @@ class _Judge:
         self.spoilt: set[str] = set()  # names that a failed or skipped example would have set
         self.own_names: set[str] = set()  # names that come from the package, directly or not
         self.broken_before = False  # an own command was skipped or failed earlier
+        self.spoilt_files: set[str] = set()  # what commands that were skipped or failed should have made
 
     def step(self, step: Step) -> list[Outcome]:
         if step.kind == "shell":
@@ -123,6 +124,10 @@ class _Judge:
         def result(state: str, reason: str = "", suspect: Suspect | None = None) -> Outcome:
             if own and state in ("not_run", "unsure", "suspect"):
                 self.broken_before = True
+            if state in ("not_run", "unsure", "suspect") or (step.exit and not step.judgement.own):
+                self.spoilt_files |= files_named(step.text) - step.makes
+            else:
+                self.spoilt_files -= step.makes
             return Outcome(step, 0, step.line, step.text, state, reason, suspect)
 
         if step.noted:
@@ -147,8 +152,10 @@ class _Judge:
             return result("ran", "" if not _is_help(step.text) else "help is compared by its options")
         if comparison.verdict is Verdict.UNSURE:
             return result("unsure", comparison.reason)
-        if any(operator in without_heredocs(step.text) for operator in ("|", "$(", "`")) and not step.out.strip():
-            return result("unsure", "nothing came")
+        if missing := sorted(self.spoilt_files & files_named(step.text)):
+            return result("unsure", f"needs {missing[0]}, which an earlier command did not make")
+        if "|" in without_heredocs(step.text) and (not step.out.strip() or step.err.strip()):
+            return result("unsure", "a part of the pipe failed")
         return result("suspect", "", self._differs(step, shown, comparison))
 
     def _differs(self, step: Step, shown: str, comparison: Comparison) -> Suspect:
@@ -585,6 +592,11 @@ def best_comparison(shown: str, step: Step) -> Comparison:
             best = comparison
     assert best is not None
     return best
+
+
+def files_named(text: str) -> set[str]:
+    """Words of a command that look like files."""
+    return {word for word in re.split(r"[\s|;&<>()'\"=]+", text) if re.fullmatch(r"[\w./-]*\w\.[A-Za-z]\w{0,5}", word)}
 
 
 def best_real(shown: str, step: Step) -> str:
