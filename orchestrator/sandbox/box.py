@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 BASE, VENV, JOB = "/base", "/venv", "/job"
 BASE_REPO, JOB_REPO, HOME = "/base/repo", "/job/repo", "/home/step"
-INSIDE = "/run/lamplighter"  # our own files: the step runner, the CA bundle, wrappers
+INSIDE = "/lamplighter"  # our own files: the step runner, the CA bundle, wrappers
 CA_FILE = f"{INSIDE}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
@@ -33,6 +33,7 @@ STEP_RUNNER = f"{INSIDE}/step_runner.py"
 VOLUMES_ARE_WATCHED = "size of /base and /venv (watched while an install step writes them, not capped)"
 STEP_USER = "step"
 STEP_UID = 70606  # in the range that neither distributions nor systemd nor subuids hand out
+OPEN_FILES = 16384
 SETUP_PATIENCE_S = 120.0  # copying a large repo takes its time
 
 # A user has this; without it every test that commits something in a repo of its own would fail.
@@ -144,7 +145,7 @@ def setup_order(
     return {
         "rlimits": {
             "RLIMIT_CORE": 0,
-            "RLIMIT_NOFILE": 16384,
+            "RLIMIT_NOFILE": OPEN_FILES,
             "RLIMIT_FSIZE": max(order.limits.scratch_bytes, order.limits.volume_bytes),
             **(rlimits or {}),
         },

@@ -9,7 +9,7 @@ import shlex
 
 from orchestrator.sandbox.contract import SandboxError
 
-BUNDLE = "/run/lamplighter/repo.bundle"
+BUNDLE = "/lamplighter/repo.bundle"
 
 SCRIPT = r"""
 set -eu

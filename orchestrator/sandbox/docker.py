@@ -16,6 +16,7 @@ import tarfile
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from orchestrator.sandbox.box import (
     CA_FILE,
     INSIDE,
     JOB,
+    OPEN_FILES,
     SETUP_PATIENCE_S,
     STEP_UID,
     VENV,
@@ -48,6 +50,7 @@ from orchestrator.sandbox.channel import Channel, RunnerLost
 from orchestrator.sandbox.cloning import clone_script
 from orchestrator.sandbox.contract import (
     Box,
+    BoxGone,
     BoxOrder,
     Cancelled,
     Description,
@@ -76,8 +79,7 @@ exec(compile(source, "step_runner.py", "exec"))
 RUNNER = ["python3", "-I", "-S", "-B", "-c", BOOT, str(len(RUNNER_SOURCE)), str(STEP_UID)]
 KILL_ALL = ["/bin/sh", "-c", "kill -9 -1"]
 STDERR = 2
-# The engine gives a tmpfs the mode of the image's folder, whatever one asks for; so it gets an owner.
-TMPFS = f"rw,exec,nosuid,nodev,uid={STEP_UID},gid={STEP_UID}"
+TMPFS = "rw,exec,nosuid,nodev"
 BUNDLE = f"{BASE}/bundle/repo.bundle"
 
 INSTANCE, REVIEW, STEP, ATTEMPT = (f"lamplighter.{name}" for name in ("instance", "review", "step", "attempt"))
@@ -95,6 +97,7 @@ class Docker:
         self.instance = instance_of(settings.data)
         self.egress_log = egress_log or (lambda box, host, refusal: None)
         self.egress_rules = egress.rules(settings.egress_hosts, settings.egress_allow_ranges, settings.pip_index)
+        self.has_init = True
         self.ready: dict[str, Any] = {}  # what the trial box saw of itself, once there was one
         try:
             # The URL is given, so the CLI's contexts and DOCKER_HOST cannot lead us to another engine.
@@ -109,11 +112,10 @@ class Docker:
         with outside("describing the engine"):
             version = self.engine.version()
             image = self.engine.images.get(self.settings.sandbox_image)
-        name = "podman" if "podman" in str(version.get("Components", "")).lower() else "docker"
-        runtime = self.settings.sandbox_runtime
+        kind = [*(["(podman)"] if self.podman else []), self.settings.sandbox_runtime]
         return Description(
             name=self.name,
-            version=f"{version['Version']}{f' ({name})' if name != 'docker' else ''}{f' {runtime}' if runtime else ''}",
+            version=" ".join(filter(None, [version["Version"], *kind])),
             image=f"{self.settings.sandbox_image} {image.id}",
             python=seen["python"],
             missing_limits=self.missing_limits(seen),
@@ -162,6 +164,17 @@ class Docker:
 
     def sweep(self, living: Collection[str]) -> tuple[str, ...]:
         return self.remove(lambda labels: labels.get(REVIEW) not in living)
+
+    @cached_property
+    def podman(self) -> bool:
+        """Whether Podman answers in Docker's stead."""
+        with outside("asking for the version"):
+            return "podman" in str(self.engine.version().get("Components", "")).lower()
+
+    @property
+    def tmpfs_owner(self) -> str:
+        """A tmpfs takes the mode of the image's folder, whatever one asks for; an owner only Docker can give it."""
+        return "mode=1777" if self.podman else f"uid={STEP_UID},gid={STEP_UID}"
 
     # Checks ------------------------------------------------------------------------------
 
@@ -263,12 +276,14 @@ class Docker:
         if install:
             volumes.append(Mount(JOB, self.volume(order.review, "base"), "volume"))
         binds = [Mount(inside, host, "bind", read_only=True) for host, inside in operator_mounts(self.settings)]
+        # The last two because Podman's own defaults are more than some hosts allow; pids_limit is what limits.
         largest_file = max(limits.scratch_bytes, limits.volume_bytes)
+        ulimits = {"core": 0, "fsize": largest_file, "nofile": OPEN_FILES, "nproc": OPEN_FILES}
         host = api.create_host_config(
-            init=True,
+            init=self.has_init,
             network_mode="none",
             read_only=True,
-            tmpfs={place: f"{TMPFS},size={size}" for place, size in sizes.items()},
+            tmpfs={place: f"{TMPFS},size={size},{self.tmpfs_owner}" for place, size in sizes.items()},
             mounts=[*volumes, *binds],
             cap_drop=["ALL"],
             security_opt=["no-new-privileges"],
@@ -277,22 +292,28 @@ class Docker:
             memswap_limit=limits.memory_bytes,
             cpuset_cpus=",".join(map(str, limits.cpus)) or None,
             shm_size=limits.scratch_bytes // 4,
-            ulimits=[Ulimit(name="core", soft=0, hard=0), Ulimit(name="fsize", soft=largest_file, hard=largest_file)],
+            ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in ulimits.items()],
             log_config=LogConfig(type="json-file", config={"max-size": "1m", "max-file": "1"}),
             runtime=self.settings.sandbox_runtime or None,
             ipc_mode="private",
         )
-        created = api.create_container(
-            self.settings.sandbox_image,
-            entrypoint=["/bin/sleep"],
-            command=["infinity"],
-            name=name,
-            hostname="sandbox",
-            user=f"{SLEEPER_UID}:{SLEEPER_UID}",
-            working_dir="/",
-            labels={**self.labels(order.review), STEP: order.step, ATTEMPT: str(order.attempt)},
-            host_config=host,
-        )
+        try:
+            created = api.create_container(
+                self.settings.sandbox_image,
+                entrypoint=["/bin/sleep"],
+                command=["infinity"],
+                name=name,
+                hostname="sandbox",
+                user=f"{SLEEPER_UID}:{SLEEPER_UID}",
+                working_dir="/",
+                labels={**self.labels(order.review), STEP: order.step, ATTEMPT: str(order.attempt)},
+                host_config=host,
+            )
+        except APIError as error:
+            if not self.has_init or "init binary" not in in_short(error):
+                raise
+            self.has_init = False  # Podman without catatonit; the step runner reaps what it started itself
+            return self.create(name, order)
         return str(created["Id"])
 
 
@@ -364,9 +385,13 @@ class DockerBox(RunnerBox):
             self.give_up("its container ran out of memory")
             return lost.output.finished(dropped_bytes=0, exit=None, signal=9, oom=True, seconds=lost.seconds)
         self.channel.close()
-        self.kill_all()
         self.setup = {**self.setup, "copy": None}
-        self.channel = self.start_runner()
+        try:
+            self.kill_all()
+            self.channel = self.start_runner()
+        except SandboxError as error:  # the container ended meanwhile
+            self.give_up(str(error))
+            raise BoxGone(self.why_gone) from None
         if lost.cancelling:
             raise Cancelled
         return lost.output.finished(dropped_bytes=0, exit=None, signal=9, timed_out=lost.silent, seconds=lost.seconds)

@@ -83,7 +83,8 @@ def podman_engine(folder: Path) -> Iterator[Engine]:
         pytest.skip("Podman's socket needs podman (apt-get install podman), here as root")
     with data_root(folder, "podman") as (data, lock):
         url = f"unix://{folder}/podman.sock"
-        command = ["podman", "--root", str(data), "--runroot", str(folder / "run"), "--cgroup-manager", "cgroupfs"]
+        # Its database remembers both folders, so they stay together.
+        command = ["podman", "--root", str(data), "--runroot", str(data / "run"), "--cgroup-manager", "cgroupfs"]
         command += ["system", "service", "--time", "0", url]
         with running(command, folder / "podman.log", lock) as process:
             engine = Engine(url, "podman", process, folder / "podman.log")
@@ -127,6 +128,15 @@ def running(command: list[str], log: Path, lock: IO[str]) -> Iterator[subprocess
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        unmount_below(log.parent)
+
+
+def unmount_below(folder: Path) -> None:
+    """An engine leaves its network namespaces mounted, so that its folder could not be removed."""
+    places = [line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in places:
+        if place.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", place], capture_output=True)
 
 
 def wait_until_it_answers(engine: Engine, question: str) -> None:
@@ -137,5 +147,6 @@ def wait_until_it_answers(engine: Engine, question: str) -> None:
             return
         except AssertionError as error:
             if not engine.alive() or time.monotonic() > give_up:
-                pytest.skip(f"{engine.program} does not start here: {error}; {engine.log.read_text()[-1500:]}")
+                last = (engine.log.read_text().strip().splitlines() or [str(error)])[-1]
+                pytest.skip(f"{engine.program} does not start here: {last[-300:]}")
             time.sleep(0.2)

@@ -25,7 +25,6 @@ from tests.support.docker_engine import Engine
 SUITE = "bookworm"
 MIRROR = "http://deb.debian.org/debian"
 DOCKERFILE = Path("orchestrator/sandbox/image/Dockerfile")
-SANDBOX_IMAGE = "lamplighter-sandbox:latest"
 
 
 @dataclass(frozen=True)
@@ -96,13 +95,12 @@ def ensure(engine: Engine, tag: str) -> str:
 
 
 def ensure_sandbox_image(engine: Engine) -> str:
-    """Build the sandbox image of this checkout, unless the engine has one of the same Dockerfile."""
+    """Build the sandbox image, unless the engine has one of the same Dockerfile; returns its tag."""
     ensure(engine, "python:3.11-slim-bookworm")
     tag = f"lamplighter-sandbox:{hashlib.sha256(DOCKERFILE.read_bytes()).hexdigest()[:12]}"
     if not engine.has_image(tag):
         engine.command("build", "--network", "host", "-t", tag, str(DOCKERFILE.parent))
-    engine.command("tag", tag, SANDBOX_IMAGE)
-    return SANDBOX_IMAGE
+    return tag
 
 
 @contextmanager

@@ -10,8 +10,9 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,7 @@ ENGINES = ("docker", "podman", "runsc")
 WITH_AN_ENGINE = [pytest.param(kind, marks=pytest.mark.docker) for kind in ENGINES]
 # gVisor keeps programs from the host by its own kernel. Its limits are the whole sandbox's, so what
 # breaks them ends the box, and the inside does not see them.
+RUNSC_LIMITS = replace(LIMITS, memory_bytes=512 * MIB, pids=1024)
 RUNSC = ["/usr/bin/runsc", "--network=none"]
 
 FILES = {
@@ -63,6 +65,7 @@ class Backend:
     commit: str
     bundle: Path
     asked: list[tuple[str, str]] = field(default_factory=list)  # (host:port, refusal) that the proxy logged
+    limits: Limits = LIMITS
     attempts: int = 0
 
     def open(
@@ -118,19 +121,20 @@ class Engines:
                 raise
         return self.started[program]
 
+    def image(self) -> str:
+        """The sandbox image's tag; Docker builds it, whoever uses it."""
+        return ensure_sandbox_image(self.get("docker"))
+
     def start(self, program: str) -> Engine:
         folder = self.folders.mktemp(program)
         if program == "docker":
             runtimes = {"runsc": RUNSC} if shutil.which("runsc") else None
-            engine = self.stack.enter_context(docker_engine(folder, runtimes=runtimes))
-            ensure_sandbox_image(engine)
-            return engine
-        docker = self.get("docker")
+            return self.stack.enter_context(docker_engine(folder, runtimes=runtimes))
+        image = self.image()
         engine = self.stack.enter_context(podman_engine(folder))
-        image = ensure_sandbox_image(docker)
         if not engine.has_image(image):
             tar = folder / "image.tar"
-            docker.command("save", "-o", str(tar), image)
+            self.get("docker").command("save", "-o", str(tar), image)
             engine.command("load", "-i", str(tar))
             tar.unlink()
         return engine
@@ -144,12 +148,13 @@ def backend(
 ) -> Iterator[Backend]:
     kind: str = request.param
     folder = tmp_path_factory.mktemp(f"sandbox-{kind}")
-    given: dict[str, object] = {
+    limits = RUNSC_LIMITS if kind == "runsc" else LIMITS
+    given: dict[str, Any] = {
         "data": folder / "data",
         "sandbox_mounts": (),
         "sandbox_env": ("GIVEN=by the operator",),
-        "sandbox_memory_bytes": LIMITS.memory_bytes,
-        "sandbox_pids": LIMITS.pids,
+        "sandbox_memory_bytes": limits.memory_bytes,
+        "sandbox_pids": limits.pids,
         "sandbox_scratch_bytes": LIMITS.scratch_bytes,
         "egress_hosts": (f"localhost:{upstream}", "private.invalid", f"*.localhost:{upstream}"),
         "egress_allow_ranges": ("127.0.0.0/8", "::1/128"),
@@ -158,10 +163,11 @@ def backend(
     if kind in ENGINES:
         if kind == "runsc" and not shutil.which("runsc"):
             pytest.skip("gVisor's runsc is not installed (apt-get install runsc)")
+        given["sandbox_image"] = engines.image()
         given["docker_url"] = engines.get("podman" if kind == "podman" else "docker").url
         given["sandbox_runtime"] = "runsc" if kind == "runsc" else ""
     settings = here(**given)
-    made = Backend(kind, None, settings, "", Path())  # type: ignore[arg-type]
+    made = Backend(kind, None, settings, "", Path(), limits=limits)  # type: ignore[arg-type]
     log = lambda box, host, refusal: made.asked.append((host, refusal))  # noqa: E731
     try:
         made.sandbox = (
@@ -169,7 +175,7 @@ def backend(
         )
         made.sandbox.check()  # type: ignore[attr-defined]
     except SandboxError as error:
-        pytest.skip(f"{kind} does not work here: {error}")
+        pytest.skip(f"{kind} does not work here: {str(error)[-300:]}")
     made.bundle, repo = bundled(repo_folder(folder), folder)
     made.commit = repo.commit
     made.sandbox.prepare(REVIEW, made.bundle, repo.commit)

@@ -49,7 +49,7 @@ def alive(box: Box) -> bool:
 def test_more_memory_than_allowed_ends_the_command_and_is_told_by_the_counter(backend: Backend, box: Box):
     ran = box.run(EAT, timeout_s=100)
     assert ran.oom and not ran.ok
-    assert ran.peak_bytes < 2 * LIMITS.memory_bytes
+    assert ran.peak_bytes < 2 * backend.limits.memory_bytes
     if backend.kind != "runsc":  # there the whole sandbox is the process that runs out
         assert alive(box)
 
@@ -98,7 +98,7 @@ def test_processes_are_limited(backend: Backend, box: Box):
             print(started)
         """,
     )
-    assert 20 < int(said(ran)) < LIMITS.pids
+    assert 20 < int(said(ran)) < backend.limits.pids
 
 
 def test_command_over_its_time_is_ended(shared: Box):
@@ -114,7 +114,7 @@ def test_command_that_ignores_signals_is_ended(shared: Box):
 
 
 def test_step_over_its_time_ends_the_whole_box(backend: Backend):
-    box = backend.open(limits=replace(LIMITS, step_s=2.0))
+    box = backend.open(limits=replace(backend.limits, step_s=2.0))
     started = time.monotonic()
     with pytest.raises(BoxGone, match="longer than 2 s"):
         box.run("sleep 60")
@@ -179,7 +179,7 @@ def test_commands_are_pinned_to_the_given_cpus(backend: Backend):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("this machine has one CPU, so pinning shows nothing")
     last = max(os.sched_getaffinity(0))
-    box = backend.open(limits=replace(LIMITS, cpus=(last,)))
+    box = backend.open(limits=replace(backend.limits, cpus=(last,)))
     try:
         seen = json.loads(said(python(box, "import os; print(list(os.sched_getaffinity(0)))")))
         assert seen == ([0] if backend.kind == "runsc" else [last])  # gVisor counts its own from 0
@@ -358,7 +358,7 @@ def test_command_that_kills_the_step_runner_ends_and_the_box_goes_on(backend: Ba
     if backend.kind == "bubblewrap":  # PID 1 cannot be killed from inside
         assert said(ran) == "killing\nmissed"
     else:
-        assert not ran.ok and ran.signal == signal.SIGKILL and ran.output.startswith("killing")
+        assert ran.signal == signal.SIGKILL and "missed" not in ran.output
     assert box.read("kept.txt", limit_bytes=10) == b"kept"
 
 
@@ -553,7 +553,7 @@ def test_workers_environment_is_invisible(backend: Backend, monkeypatch: pytest.
 def test_hosts_files_are_invisible(backend: Backend, shared: Box):
     ours = [str(backend.settings.data), str(Path(__file__).parent), str(Path.home() / ".ssh")]
     for path in (*ours, "/etc/shadow", "/etc/sudoers", "/etc/ssh/sshd_config", "/root/.bashrc"):
-        assert not shared.run(f"cat {path} || ls {path}").ok, path
+        assert not shared.run(f"cat {path} || ls {path}/").ok, path
     assert said(shared.run("grep -c . /etc/passwd")) != str(len(Path("/etc/passwd").read_text().splitlines()))
 
 
@@ -638,10 +638,10 @@ def test_scratch_places_run_programs(shared: Box):
 
 def test_home_tmp_and_shared_memory_are_usable(shared: Box):
     assert (
-        said(shared.run("cd ~ && pwd && test -w /tmp && test -w /dev/shm && test -w /var/tmp -o -L /var/tmp && id -un"))
-        == "/home/step\nstep"
+        said(shared.run("cd ~ && pwd && touch /tmp/a /var/tmp/b /dev/shm/c && rm /tmp/[ab] /dev/shm/c")) == "/home/step"
     )
-    python(shared, "import multiprocessing as m\nlock = m.Lock()\nq = m.Queue()\nq.put(1)\nassert q.get() == 1")
+    assert said(shared.run("id -un; test $HOME = ~ && echo $USER")) == "step\nstep"
+    assert python(shared, "import multiprocessing as m\nq = m.Queue()\nq.put(1)\nassert q.get() == 1").ok
 
 
 # Commands ------------------------------------------------------------------------------------
@@ -689,7 +689,7 @@ def test_time_is_taken_inside(shared: Box):
 
 def test_cpu_time_of_processes_nobody_waited_for_counts(backend: Backend, shared: Box):
     ran = shared.run("(timeout 0.6 sh -c 'while true; do :; done' &) ; sleep 1.2")
-    assert ran.user_s + ran.sys_s > (0.1 if backend.kind == "runsc" else 0.2)
+    assert ran.user_s + ran.sys_s > 0.05
 
 
 def test_peak_is_that_of_the_largest_process(shared: Box):
@@ -799,7 +799,7 @@ def test_names_tell_instance_review_step_and_attempt(backend: Backend):
 
 
 def test_box_of_the_same_name_replaces_a_left_one(backend: Backend):
-    order = BoxOrder(REVIEW, "probe:twice", 1, limits=LIMITS)
+    order = BoxOrder(REVIEW, "probe:twice", 1, limits=backend.limits)
     first = backend.sandbox.open(order)
     second = backend.sandbox.open(order)
     assert alive(second)
@@ -811,13 +811,13 @@ def test_box_of_the_same_name_replaces_a_left_one(backend: Backend):
 def test_failed_open_leaves_nothing_behind(backend: Backend):
     before = left_of(backend)
     with pytest.raises(SandboxError, match=r"copying /base/repo to /job/repo failed.*No space left"):
-        backend.open("probe:tiny", limits=replace(LIMITS, scratch_bytes=16 << 10))
+        backend.open("probe:tiny", limits=replace(backend.limits, scratch_bytes=16 << 10))
     assert left_of(backend) == before
 
 
 def test_review_without_volumes_cannot_be_opened(backend: Backend):
     with pytest.raises(SandboxError, match="prepare it first"):
-        backend.sandbox.open(BoxOrder("never-prepared", "probe:x", 1, limits=LIMITS))
+        backend.sandbox.open(BoxOrder("never-prepared", "probe:x", 1, limits=backend.limits))
 
 
 def test_prepare_starts_over_and_drop_is_quiet(backend: Backend):
@@ -864,7 +864,7 @@ def test_python_that_is_not_here_is_named_as_missing(backend: Backend):
 def test_sweep_removes_what_dead_reviews_left_and_nothing_else(backend: Backend):
     sandbox = backend.sandbox
     sandbox.prepare("dead", backend.bundle, backend.commit)
-    dead = sandbox.open(BoxOrder("dead", "probe:x", 1, limits=LIMITS))
+    dead = sandbox.open(BoxOrder("dead", "probe:x", 1, limits=backend.limits))
     living = backend.open("probe:living")
     gone = sandbox.sweep([REVIEW])
     assert any(dead.name in name for name in gone) and not any(REVIEW in name for name in gone)
@@ -881,14 +881,13 @@ WORKER = """
 import sys
 from pathlib import Path
 from orchestrator.sandbox.bubblewrap import Bubblewrap
-from orchestrator.sandbox.contract import BoxOrder
+from orchestrator.sandbox.contract import BoxOrder, Limits
 from orchestrator.sandbox.docker import Docker
 from orchestrator.settings import load
-from tests.orchestrator.sandbox.conftest import LIMITS
-kind, data, url, runtime, review, marker = sys.argv[1:]
-settings = load(data=Path(data), docker_url=url, sandbox_runtime=runtime)
+kind, data, url, runtime, image, review, marker = sys.argv[1:]
+settings = load(data=Path(data), docker_url=url, sandbox_runtime=runtime, sandbox_image=image)
 sandbox = Bubblewrap(settings) if kind == "bubblewrap" else Docker(settings)
-box = sandbox.open(BoxOrder(review, "probe:killed", 1, limits=LIMITS))
+box = sandbox.open(BoxOrder(review, "probe:killed", 1, limits=Limits()))
 command = f"setsid sleep {marker} & echo started; sleep {marker}"
 box.run(command, timeout_s=100, on_output=lambda text: print(text, end="", flush=True))
 """
@@ -898,7 +897,8 @@ def test_killed_worker_leaves_nothing_after_the_sweep(backend: Backend):
     marker = f"97531.{os.getpid()}"
     backend.sandbox.prepare("killed", backend.bundle, backend.commit)
     settings = backend.settings
-    arguments = [backend.kind, str(settings.data), settings.docker_url, settings.sandbox_runtime, "killed", marker]
+    engine = [settings.docker_url, settings.sandbox_runtime, settings.sandbox_image]
+    arguments = [backend.kind, str(settings.data), *engine, "killed", marker]
     worker = subprocess.Popen([sys.executable, "-c", WORKER, *arguments], stdout=subprocess.PIPE)
     assert worker.stdout is not None and worker.stdout.readline() == b"started\n"
     if backend.kind != "runsc":
