@@ -13,34 +13,31 @@ from inference_node.engine.api import (
     Reason,
     Request,
     Said,
+    Template,
 )
 from inference_node.server import answers
 from inference_node.server.answers import Choice
 from inference_node.server.asking import AskedChat, Door
-from inference_node.server.errors import status_and_body
+from inference_node.server.errors import Failed, status_and_body
 from inference_node.server.returning import Returning, returned
 from inference_node.server.running import running
 from inference_node.server.wire import ChatRequest, Common, CompletionRequest
 
 
-class Failed(NodeError):
-    """A bug of ours ended the request; the engine's log has it."""
-
-
 async def chat_body(here: Door, body: ChatRequest, asked: AskedChat) -> dict[str, Any]:
     """A whole chat completion."""
-    id, created = answers.new_id("chatcmpl"), answers.now()
+    id, created, model, template = answers.new_id("chatcmpl"), answers.now(), here.model, here.node.template
     choices = _choices(asked)
     async with running(here.node, asked.requests) as events:
         async for place, event in events:
             choice = choices[place]
             if isinstance(event, Piece):
                 choice.feed(event.text)
-                choice.logprobs += answers.chat_logprobs(here.node.template, event.tokens)
+                choice.logprobs += answers.chat_logprobs(template, event.tokens)
             elif isinstance(event, Ended):
                 _end(here, asked, choice, event.ending)
                 choice.finish()
-                _remember(here, asked, choice)
+                _remember(here, template, asked, choice)
     listed, infos = [], []
     for choice in choices:
         assert choice.ending is not None, "all have ended"
@@ -60,7 +57,7 @@ async def chat_body(here: Door, body: ChatRequest, asked: AskedChat) -> dict[str
         "id": id,
         "object": "chat.completion",
         "created": created,
-        "model": here.model,
+        "model": model,
         "choices": listed,
         **_figures(body, endings, infos),
         "usage": answers.usage(endings),
@@ -69,7 +66,7 @@ async def chat_body(here: Door, body: ChatRequest, asked: AskedChat) -> dict[str
 
 async def chat_stream(here: Door, body: ChatRequest, asked: AskedChat) -> AsyncIterator[bytes]:
     """The chunks of a chat completion. What fails before the first chunk rises; later it becomes an error chunk."""
-    id = answers.new_id("chatcmpl")
+    id, template = answers.new_id("chatcmpl"), here.node.template
     base = {"id": id, "object": "chat.completion.chunk", "created": answers.now(), "model": here.model}
     choices = _choices(asked)
     begun: set[int] = set()
@@ -86,7 +83,7 @@ async def chat_stream(here: Door, body: ChatRequest, asked: AskedChat) -> AsyncI
             choice = choices[place]
             deltas: list[dict[str, Any]] = []
             if isinstance(event, Piece):
-                waiting[place] += answers.chat_logprobs(here.node.template, event.tokens)
+                waiting[place] += answers.chat_logprobs(template, event.tokens)
                 deltas = choice.feed(event.text)
             elif isinstance(event, Ended):
                 failure = _failure(event.ending)
@@ -103,7 +100,7 @@ async def chat_stream(here: Door, body: ChatRequest, asked: AskedChat) -> AsyncI
             for delta in deltas:
                 yield chunk(choice, delta)
             if isinstance(event, Ended):
-                _remember(here, asked, choice)
+                _remember(here, template, asked, choice)
                 info = answers.meta_info(event.ending, id=id, finish_reason=choice.finish_reason)
                 inside = {"meta_info": info} if body.return_meta_info else {}
                 figures = _figures(body, [event.ending], [info])
@@ -116,7 +113,7 @@ async def chat_stream(here: Door, body: ChatRequest, asked: AskedChat) -> AsyncI
 
 async def completion_body(here: Door, body: CompletionRequest, requests: Sequence[Request]) -> dict[str, Any]:
     """A whole completion."""
-    id = answers.new_id("cmpl")
+    id, model, template = answers.new_id("cmpl"), here.model, here.node.template
     texts = [""] * len(requests)
     tokens: list[list[Said]] = [[] for _ in requests]
     endings: dict[int, Ending] = {}
@@ -135,7 +132,7 @@ async def completion_body(here: Door, body: CompletionRequest, requests: Sequenc
         finish_reason = _finish_reason(endings[place])
         info = answers.meta_info(endings[place], id=id, finish_reason=finish_reason)
         infos.append(info)
-        logprobs = answers.completion_logprobs(here.node.template, tokens[place], 0)
+        logprobs = answers.completion_logprobs(template, tokens[place], 0)
         listed.append(
             {
                 "index": place,
@@ -150,7 +147,7 @@ async def completion_body(here: Door, body: CompletionRequest, requests: Sequenc
         "id": id,
         "object": "text_completion",
         "created": answers.now(),
-        "model": here.model,
+        "model": model,
         "choices": listed,
         **_figures(body, ended, infos),
         "usage": _usage(body, ended),
@@ -159,14 +156,14 @@ async def completion_body(here: Door, body: CompletionRequest, requests: Sequenc
 
 async def completion_stream(here: Door, body: CompletionRequest, requests: Sequence[Request]) -> AsyncIterator[bytes]:
     """The chunks of a completion."""
-    id = answers.new_id("cmpl")
+    id, template = answers.new_id("cmpl"), here.node.template
     base = {"id": id, "object": "text_completion", "created": answers.now(), "model": here.model}
     shown = [0] * len(requests)  # characters so far, for text_offset
     endings: dict[int, Ending] = {}
     begun = False
 
     def chunk(place: int, text: str, tokens: Sequence[Said] = (), finish_reason: str | None = None) -> dict[str, Any]:
-        logprobs = answers.completion_logprobs(here.node.template, tokens, shown[place])
+        logprobs = answers.completion_logprobs(template, tokens, shown[place])
         shown[place] += sum(len(token) for token in logprobs["tokens"])
         entry = {"index": place, "text": text, "finish_reason": finish_reason}
         entry["logprobs"] = logprobs if body.logprobs is not None and tokens else None
@@ -237,18 +234,18 @@ def _failure(ending: Ending) -> Exception | None:
         return None
     if isinstance(ending.error, NodeError):
         return ending.error
-    return Failed("The node failed on this request; its log says why.")
+    return Failed()
 
 
 def _finish_reason(ending: Ending) -> str:
     return "length" if ending.reason is Reason.LENGTH else "stop"
 
 
-def _remember(here: Door, asked: AskedChat, choice: Choice) -> None:
+def _remember(here: Door, template: Template, asked: AskedChat, choice: Choice) -> None:
     """Be able to use the same tokens when this answer comes back as a message."""
     ending = choice.ending
     assert ending is not None, "the answer has ended"
     calls = [(call["function"]["name"], call["function"]["arguments"]) for call in choice.calls]
     key = Returning.key(asked.prompt.history[-1], "assistant", choice.content, calls)
-    answer = returned(here.node.template, ending.kept, thought=choice.thought, stopped_by=ending.stopped_by)
+    answer = returned(template, ending.kept, thought=choice.thought, stopped_by=ending.stopped_by)
     here.returning.remember(key, answer)

@@ -45,6 +45,13 @@ class Refused(NodeError):
         self.code = code
 
 
+class Failed(NodeError):
+    """A bug of ours ended the request; the engine's log has it."""
+
+    def __init__(self) -> None:
+        super().__init__("The node failed on this request; its log says why.")
+
+
 class JsonReply(Response):
     """JSON in ASCII: text that no encoding can carry cannot break the reply that quotes it."""
 
@@ -73,9 +80,9 @@ def status_and_body(error: Exception) -> tuple[int, dict[str, Any], dict[str, st
         case OutOfMemory():
             message = f"{error} The memory was given back; a shorter request may be served now."
             return 503, body(message, "server_error", "out_of_memory"), {"Retry-After": "1"}
-        case NodeError():
+        case NodeError() if not isinstance(error, Failed):
             return 400, body(str(error), "invalid_request_error", None), {}
-    return 500, body("The node failed on this request; its log says why.", "server_error", "internal_error"), {}
+    return 500, body(str(Failed()), "server_error", "internal_error"), {}
 
 
 def body(message: str, kind: str, code: str | None, *, param: str | None = None, **more: Any) -> dict[str, Any]:

@@ -33,17 +33,25 @@ class Guard:
         if refused is not None:
             await reply(refused)(scope, receive, send)
             return
-        seen = 0
+        seen, told = 0, False
 
         async def counted() -> Message:
             nonlocal seen
+            if seen > self._max_body_bytes:
+                return {"type": "http.disconnect"}  # whoever reads further gets no more of it
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self._max_body_bytes:
-                raise self._too_large()
             return message
 
-        await self._app(scope, counted, send)
+        async def answer(message: Message) -> None:
+            nonlocal told
+            if seen <= self._max_body_bytes:
+                await send(message)
+            elif not told:
+                told = True
+                await reply(self._too_large())(scope, receive, send)
+
+        await self._app(scope, counted, answer)
 
     def _host(self, headers: Headers) -> Refused | None:
         if not self._hosts:

@@ -12,7 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from inference_node.engine.api import NodeError
+from inference_node.server import answers
 from inference_node.server.answers import PING
+from inference_node.server.errors import status_and_body
 from inference_node.server.running import ClientGone, unless_gone
 
 HEADERS = [
@@ -59,6 +62,10 @@ class EventStream(Response):
                 await self._send(send, chunk, more=True)
         except StopAsyncIteration:
             await self._send(send, b"", more=False)
+        except NodeError as error:
+            if not started:
+                raise
+            await self._send(send, answers.event(status_and_body(error)[1]) + answers.DONE, more=False)
         finally:
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
