@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from inference_node.lab.shapes import SMALL, DraftShape, Shape, draft_shape
 from inference_node.lab.tokenizer import ADDED, write_tokenizer
@@ -53,13 +54,13 @@ def fabricate_target(
     seed: int = 0,
     dtype: torch.dtype = torch.bfloat16,
     scale_head: bool = True,
-    sharded: bool = False,
+    sharded: bool | None = None,
     per_expert: bool | None = None,
     mtp: bool | None = None,
 ) -> Path:
     """Write a target model. per_expert: experts as single tensors; mtp: with a multi-token head.
 
-    Both default to what the family's own files have.
+    Both default to what the family's own files have. sharded: a file per layer, by default for more than eight layers.
     """
     if family not in FAMILIES:
         raise NodeError(f'family="{family}"; known are {", ".join(FAMILIES)}.')
@@ -70,7 +71,8 @@ def fabricate_target(
     _write_json(folder / "generation_config.json", {"eos_token_id": stops, "pad_token_id": stops[-1]})
     single = family == "qwen3_moe" if per_expert is None else per_expert
     with_mtp = family in HYBRID if mtp is None else mtp
-    _write_tensors(folder, lambda: _target_tensors(folder, family, seed, dtype, single, with_mtp), sharded)
+    shards = shape.layers > 8 if sharded is None else sharded
+    _write_tensors(folder, lambda: _target_tensors(folder, family, seed, dtype, single, with_mtp), shards)
     if scale_head:
         _scale_head(folder, median_gap(folder))
     return folder
@@ -354,7 +356,7 @@ def _write_tensors(folder: Path, tensors: Any, sharded: bool) -> None:
     where: dict[str, str] = {}
     batch: dict[str, torch.Tensor] = {}
     group = ""
-    for name, value in [*tensors(), ("", torch.empty(0))]:
+    for name, value in chain(tensors(), [("", torch.empty(0))]):
         this = name.split(".layers.")[-1].split(".")[0] if ".layers." in name else "rest"
         if batch and (this != group or not name):
             file = f"model-{len(set(where.values())) + 1:05d}.safetensors"
@@ -370,8 +372,6 @@ def _write_tensors(folder: Path, tensors: Any, sharded: bool) -> None:
 def _scale_head(folder: Path, gap: float) -> None:
     """Multiply the head so that the median gap is as wanted; a power of two, which loses no bit of any weight."""
     factor = 2.0 ** max(0, torch.tensor(WANTED_GAP / gap).log2().ceil().int().item())
-    from safetensors.torch import load_file
-
     for path in sorted(folder.glob("*.safetensors")):
         tensors = load_file(path)
         if "lm_head.weight" in tensors:
