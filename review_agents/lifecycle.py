@@ -35,7 +35,7 @@ from review_agents.records import (
 DID_NOT_START = (126, 127)
 
 # Text that addresses reviewers may not switch off its own discovery.
-NEVER_IGNORED_BY_REPO = ("reviewer-text.",)
+NEVER_IGNORED_BY_REPO = "reviewer"  # how the rules for it begin
 
 PROVED = (VerificationState.CONFIRMED, VerificationState.FLAKY)
 BEST_FIRST = (

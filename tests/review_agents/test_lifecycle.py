@@ -325,7 +325,9 @@ def test_an_ignore_that_does_not_fit_or_names_nothing_ignores_nothing(ignore: di
     assert only(merged([claim()], repo_ignores=[ignore])).lifecycle is Lifecycle.NEW
 
 
-@pytest.mark.parametrize("changed", [{"kind": Kind.SECURITY}, {"rule": "reviewer-text.instruction"}])
+@pytest.mark.parametrize(
+    "changed", [{"kind": Kind.SECURITY}, {"rule": "reviewer-text.instruction"}, {"rule": "reviewer_text.x"}]
+)
 def test_a_repo_cannot_ignore_security_or_text_that_addresses_reviewers(changed: dict[str, Any]) -> None:
     assert only(merged([claim(**changed)], repo_ignores=[{"path": "*"}])).lifecycle is Lifecycle.NEW
 

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -9,7 +11,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.session import Sessions, make_engine, open_sessions
-from tests.factories import NOON, make_finding, make_repo, make_review, make_sighting, make_step
+from tests.factories import NOON, make_finding, make_repo, make_review, make_schedule, make_sighting, make_step
+from tests.support.postgres import PostgresServer
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_reading_transaction_cannot_write(each_sessions: Sessions) -> None:
@@ -86,6 +91,48 @@ def test_a_row_cannot_refer_to_one_that_is_not_there(each_sessions: Sessions) ->
         make_step(db, review, review_id=repo.id)
 
 
+@pytest.mark.postgres
+def test_a_database_server_that_was_restarted_is_found_again(
+    postgres_server: PostgresServer, postgres_sessions: Sessions
+) -> None:
+    with postgres_sessions.begin() as db:
+        make_repo(db)
+    postgres_server.stop()
+    try:
+        with pytest.raises(DBAPIError), postgres_sessions.reading() as db:
+            db.scalars(select(Repo.id)).all()
+    finally:
+        postgres_server.start()
+    with postgres_sessions.begin() as db:
+        make_repo(db)
+    with postgres_sessions.reading() as db:
+        assert len(db.scalars(select(Repo.id)).all()) == 2
+
+
+WRITES_AND_WAITS = """
+import sys, time
+from orchestrator.store.session import open_sessions
+from tests.factories import make_repo
+with open_sessions(sys.argv[1]).begin() as db:
+    make_repo(db)
+    print("written", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_writer_killed_in_mid_transaction_leaves_nothing_behind_and_nobody_waiting(
+    each_sessions: Sessions,
+) -> None:
+    url = each_sessions.engine.url.render_as_string(hide_password=False)
+    writer = subprocess.Popen([sys.executable, "-c", WRITES_AND_WAITS, url], stdout=subprocess.PIPE, cwd=ROOT)
+    assert writer.stdout is not None and writer.stdout.readline() == b"written\n"
+    writer.kill()
+    writer.wait()
+    with each_sessions.begin() as db:
+        assert db.scalars(select(Repo.id)).all() == []
+        make_repo(db)
+
+
 # What the indexes hold ------------------------------------------------------------------------
 
 
@@ -114,8 +161,6 @@ def test_a_machine_runs_one_review(each_sessions: Sessions, state: ReviewState) 
 
 
 def test_a_slot_of_a_schedule_makes_one_review(each_sessions: Sessions) -> None:
-    from tests.factories import make_schedule
-
     with each_sessions.begin() as db:
         schedule = make_schedule(db)
         make_review(db, schedule_id=schedule.id, slot=NOON)
