@@ -5,7 +5,7 @@ import shlex
 
 from review_agents.ports import CommandFailed, Workspace
 from review_agents.probes.entry_points import programs
-from review_agents.probes.prepare import Prepared
+from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tests import has_tests
 from review_agents.records import Environment, Measurement, ProbeResult, ProbeState, Repo

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from review_agents.ports import Workspace
-from review_agents.probes.prepare import Distribution, Prepared
+from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree, is_test_path
 from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import (
@@ -47,7 +47,8 @@ OTHER_NAMES = {
 }  # fmt: skip
 # Modules that a host program brings along when it loads the module that imports them.
 HOSTS = {
-    "pytest", "_pytest", "sphinx", "docutils", "mkdocs", "django", "IPython", "ipykernel", "setuptools", "pkg_resources", "distutils",
+    "pytest", "_pytest", "sphinx", "docutils", "mkdocs", "django", "IPython", "ipykernel", "setuptools",
+    "pkg_resources", "distutils",
     "nose", "scrapy", "pylint", "astroid", "mypy", "gi", "bpy", "pyspark", "airflow", "poetry", "hatchling",
 }  # fmt: skip
 
@@ -157,7 +158,7 @@ def namespace_shared(item: Import, prepared: Prepared) -> bool:
 
 def declared_names(one: Distribution) -> set[str]:
     """Names of everything the metadata declares, extras included, whatever the markers."""
-    found = set()
+    found: set[str] = set()
     for text in one.requires:
         try:
             found.add(canonicalize_name(Requirement(text).name))
@@ -168,7 +169,7 @@ def declared_names(one: Distribution) -> set[str]:
 
 def is_declared(module: str, declared: set[str], provided: dict[str, list[str]]) -> bool:
     top = module.split(".")[0]
-    names = {canonicalize_name(name) for name in provided.get(top, ())}
+    names: set[str] = {canonicalize_name(name) for name in provided.get(top, ())}
     names |= {canonicalize_name(top), *OTHER_NAMES.get(top, ())}
     names |= {canonicalize_name("-".join(module.split(".")[:depth])) for depth in (2, 3)}
     names |= {f"python-{canonicalize_name(top)}", f"py{canonicalize_name(top)}"}
@@ -213,7 +214,7 @@ def checks_first(top: str, item: Import, tree: SourceTree) -> bool:
     text = tree.text(item.path)
     return bool(
         re.search(
-            rf"find_spec\(\s*['\"]{re.escape(top)}|importorskip|HAS_{re.escape(top.upper())}|HAVE_{re.escape(top.upper())}",
+            rf"find_spec\(\s*['\"]{re.escape(top)}|importorskip|HA(?:S|VE)_{re.escape(top.upper())}",
             text,
         )
     )
@@ -225,7 +226,8 @@ def told_to_install(top: str, one: Distribution, tree: SourceTree) -> str:
     word = "|".join(re.escape(name) for name in sorted(names))
     pattern = re.compile(
         rf"(?:pip|conda|uv)[ \w-]*(?:install|add)[^\n]*(?<![\w-])(?:{word})(?![\w-])"
-        rf"|(?<![\w-])(?:{word})(?![\w-])[^\n.]*(?:optional|if (?:it is |they are )?installed|must be installed|to be installed|needs? to be)"
+        rf"|(?<![\w-])(?:{word})(?![\w-])[^\n.]*(?:optional|if (?:it is |they are )?installed"
+        r"|must be installed|to be installed|needs? to be)"
         rf"|(?:optional|requires?|needs?|install)[^\n.]{{0,40}}(?<![\w-])[`*]*(?:{word})(?![\w-])",
         re.I,
     )
@@ -280,7 +282,9 @@ def prove(workspace: Workspace, one: Distribution, top: str, items: list[Import]
             expected=f"`{top}` is there, because {one.name} declares what it imports",
             observed=f"ModuleNotFoundError: No module named '{top}'",
             environment=Environment.PLAIN,
-            control=f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"from importlib.metadata import version; print(version({one.name!r}))")}',
+            control=f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"import {one.import_packages[0]}")}'
+            if item.lazy
+            else None,
             symptom=Symptom(nonzero=True, contains=("ModuleNotFoundError", expected)),
         ),
         shape=f"ModuleNotFoundError: {top}",
@@ -300,10 +304,10 @@ def dotted(path: str, one: Distribution, tree: SourceTree) -> str:
 
 
 def unused(one: Distribution, foreign: list[Import], provided: dict[str, list[str]]) -> list[str]:
-    """Declared run-time dependencies of this platform that no module imports. Plugins and stubs make this a fact only."""
+    """Declared run-time dependencies that no module imports. Plugins and stubs make this a fact only."""
     imported = {canonicalize_name(name) for item in foreign for name in (*provided.get(item.top, ()), item.top)}
     found = []
-    environment = {**default_environment(), "extra": ""}
+    environment = {**{key: str(value) for key, value in default_environment().items()}, "extra": ""}
     for text in one.requires:
         try:
             need = Requirement(text)

@@ -7,7 +7,7 @@ import re
 import shlex
 
 from review_agents.ports import Workspace
-from review_agents.probes.prepare import Distribution, Prepared
+from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tracebacks import Raised, last_traceback
 from review_agents.probes.within import InsideFailed, run_inside
@@ -32,8 +32,8 @@ MOST_PROGRAMS, MOST_SUBCOMMANDS = 12, 15
 UNKNOWN_OPTION = "--no-such-option-zzz"
 UNKNOWN_WORD = "no-such-thing-zzz"
 REFUSALS = re.compile(
-    r"unrecogni[sz]ed (?:argument|option)|no such option|unknown (?:option|argument|command|flag)|invalid (?:option|choice)"
-    r"|unexpected (?:option|argument)|^usage: .*\n.*error:|^error:",
+    r"unrecogni[sz]ed (?:argument|option)|no such option|unknown (?:option|argument|command|flag)"
+    r"|invalid (?:option|choice)|unexpected (?:option|argument)|^usage: .*\n.*error:|^error:",
     re.I | re.M,
 )
 
@@ -409,15 +409,16 @@ def broken_plugin(one: Distribution, point: dict[str, str], tree: SourceTree) ->
         return None
     command = (
         'cd "$(mktemp -d)"\npython -c "from importlib.metadata import distribution as d; '
-        f"[p for p in d('{one.name}').entry_points if p.group == '{point['group']}' and p.name == '{point['name']}'][0].load()\""
+        f"[p for p in d('{one.name}').entry_points "
+        f"if (p.group, p.name) == ('{point['group']}', '{point['name']}')][0].load()\""
     )
     return Candidate(
         kind=Kind.PACKAGING,
         rule="entry-point.does-not-load",
         title=f"The entry point `{point['name']}` of group `{point['group']}` cannot be loaded",
         description=(
-            f"{place.file} declares `{point['value']}`, but loading it from the installed package fails: {point['error']}. "
-            "Every program that looks for plugins of that group gets this error."
+            f"{place.file} declares `{point['value']}`, but loading it from the installed package fails: "
+            f"{point['error']}. Every program that looks for plugins of that group gets this error."
         ),
         severity=Severity.HIGH,
         places=(place,),

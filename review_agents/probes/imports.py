@@ -1,7 +1,7 @@
 """What `import PACKAGE` costs and what it does beside giving a name.
 
-Costs are facts and measurements; only a large share that the package's own code causes is a finding, because the time of
-a third party's library is not the package's own.
+Costs are facts and measurements; only a large share that the package's own code causes is a finding, because the time
+of a third party's library is not the package's own.
 """
 
 import re
@@ -9,7 +9,7 @@ import shlex
 from typing import Any
 
 from review_agents.ports import CommandFailed, Workspace
-from review_agents.probes.prepare import Distribution, Prepared
+from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tracebacks import last_traceback
 from review_agents.probes.within import InsideFailed, run_inside
@@ -108,7 +108,7 @@ def own_seconds(workspace: Workspace, name: str) -> tuple[float, str]:
 
 
 def broken_import(workspace: Workspace, one: Distribution, name: str, tree: SourceTree) -> list[Candidate]:
-    """The package itself cannot be imported after a plain installation. What is undeclared is another probe's finding."""
+    """The package cannot be imported after a plain installation. What is undeclared is another probe's finding."""
     command = f'cd "$(mktemp -d)"\npython -c {shlex.quote(f"import {name}")}'
     ran = workspace.run(command, environment=Environment.PLAIN, timeout_s=60)
     raised = last_traceback(ran.output)
@@ -125,7 +125,10 @@ def broken_import(workspace: Workspace, one: Distribution, name: str, tree: Sour
             kind=Kind.PACKAGING,
             rule="import.fails",
             title=f"`import {name}` fails after `pip install .`: {raised.text[:120]}",
-            description=f"In a fresh environment with nothing but {one.name} and its dependencies, `import {name}` ends with {raised.text}.",
+            description=(
+                f"In a fresh environment with nothing but {one.name} and its dependencies, `import {name}` ends with "
+                f"{raised.text}."
+            ),
             severity=Severity.CRITICAL,
             places=(tree.place(path, line),),
             reproduction=Reproduction(
@@ -141,10 +144,12 @@ def broken_import(workspace: Workspace, one: Distribution, name: str, tree: Sour
 
 TIMED = """python - <<'EOF'
 import re, subprocess, sys
+command = [sys.executable, "-I", "-X", "importtime", "-c", "import {name}"]
 takes = []
 for _ in range(3):
-    said = subprocess.run([sys.executable, "-I", "-X", "importtime", "-c", "import {name}"], capture_output=True, text=True).stderr
-    own = [int(us) for us, module in re.findall(r"import time:\\s+(\\d+) \\|\\s+\\d+ \\|\\s+([\\w.]+)", said) if module == "{name}" or module.startswith("{name}.")]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    times = re.findall(r"import time:\\s+(\\d+) \\|\\s+\\d+ \\|\\s+([\\w.]+)", said)
+    own = [int(us) for us, module in times if module == "{name}" or module.startswith("{name}.")]
     takes.append(sum(own) / 1000)
 print(f"own import time: {{min(takes):.0f}} ms")
 sys.exit(min(takes) > {limit_ms})
@@ -196,9 +201,9 @@ def slow_import(name: str, ms: float, kept: str, place: Place) -> Candidate:
         rule="import.slow",
         title=f"`import {name}` takes {ms:.0f} ms of the package's own time{kept}, most of it for {what}",
         description=(
-            f"Third-party modules not counted, importing `{name}` takes {ms:.0f} ms{kept}. Most of it is work at module level "
-            f"in {place.file} ({place.quote[:80]!r}) that is done at import, whether it is needed or not. Every program "
-            "that imports the package, and each of its own commands, pays that at start."
+            f"Third-party modules not counted, importing `{name}` takes {ms:.0f} ms{kept}. Most of it is work at module "
+            f"level in {place.file} ({place.quote[:80]!r}), done at import whether it is needed or not. Every "
+            "program that imports the package, and each of its own commands, pays that at start."
         ),
         severity=Severity.MEDIUM,
         places=(place,),
@@ -219,8 +224,8 @@ def heavy_import(name: str, mib: float, place: Place) -> Candidate:
         rule="import.memory",
         title=f"`import {name}` alone keeps {mib:.0f} MiB of memory, most of it for {what}",
         description=(
-            f"After nothing but `import {name}`, {mib:.0f} MiB that the package's own code allocated stay in use, most of "
-            f"them from {place.file} ({place.quote[:80]!r}) at module level."
+            f"After nothing but `import {name}`, {mib:.0f} MiB that the package's own code allocated stay in use, most "
+            f"of them from {place.file} ({place.quote[:80]!r}) at module level."
         ),
         severity=Severity.MEDIUM,
         places=(place,),
@@ -276,8 +281,8 @@ def printing(workspace: Workspace, name: str, seen: dict[str, Any], tree: Source
             rule="import.prints",
             title=f"`import {name}` prints {first!r} to standard output",
             description=(
-                f"Merely importing `{name}` writes to standard output, from {place.file}. A program whose output is read by "
-                "another one cannot use the package without cleaning that away."
+                f"Merely importing `{name}` writes to standard output, from {place.file}. A program whose output is "
+                "read by another one cannot use the package without cleaning that away."
             ),
             severity=Severity.LOW,
             places=(place,),

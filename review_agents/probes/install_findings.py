@@ -1,4 +1,4 @@
-"""What is wrong with installing the repo: a build that fails, needs that cannot be met, a README that asks for nothing there.
+"""What is wrong with installing the repo: a failing build, needs that cannot be met, extras that are not there.
 
 Each proof is pip itself, once more, in a fresh copy of the clone.
 """
@@ -69,8 +69,8 @@ def does_not_build(repo: Repo, read: ReadText, prepared: Prepared, blame: Attemp
         rule="install.build-fails",
         title=f"`pip install .` fails on a fresh clone: {error[:140]}",
         description=(
-            f"Building {manifest.name or 'the package'} with {manifest.backend} in a clean copy of the repository ends with "
-            f"{error}. Nobody can install the package from a clone."
+            f"Building {manifest.name or 'the package'} with {manifest.backend} in a clean copy of the repository ends "
+            f"with {error}. Nobody can install the package from a clone."
         ),
         severity=Severity.CRITICAL,
         places=(build_place(repo, manifest, blame.output, read),),
@@ -172,7 +172,7 @@ def declared_at(name: str, prepared: Prepared, read: ReadText) -> Place | None:
 def unknown_extras(repo: Repo, read: ReadText, prepared: Prepared) -> list[Candidate]:
     """README tells its reader to install an extra that the package does not have; pip only warns and installs less."""
     found = []
-    own = {canonicalize_name(one.name): one for one in prepared.distributions}
+    own: dict[str, Distribution] = {canonicalize_name(one.name): one for one in prepared.distributions}
     for path in readme_files(repo):
         for line in needs.install_lines(read(path) or "", path):
             for one, extra in asked_extras(line, prepared, own):
@@ -202,7 +202,8 @@ def asked_extras(
 def unknown_extra(one: Distribution, extra: str, line: needs.InstallLine, read: ReadText) -> Candidate:
     known = ", ".join(one.extras) or "none"
     check = (
-        f"import importlib.metadata as m; extras = m.metadata({one.name!r}).get_all('Provides-Extra') or []; print(extras); "
+        f"import importlib.metadata as m; extras = m.metadata({one.name!r}).get_all('Provides-Extra') or []; "
+        "print(extras); "
         f"assert {canonicalize_name(extra)!r} in [e.lower().replace('_', '-') for e in extras], 'no such extra'"
     )
     return Candidate(
@@ -210,8 +211,8 @@ def unknown_extra(one: Distribution, extra: str, line: needs.InstallLine, read: 
         rule="install.unknown-extra",
         title=f"{line.file} says `{line.text}`, but {one.name} has no extra `{extra}`",
         description=(
-            f"pip warns that {one.name} does not provide the extra `{extra}` and installs the package without it, so what "
-            f"the reader needs is missing. The extras of the built package: {known}."
+            f"pip warns that {one.name} does not provide the extra `{extra}` and installs the package without it, so "
+            f"what the reader needs is missing. The extras of the built package: {known}."
         ),
         severity=Severity.MEDIUM,
         places=(place_at(line.file, line.line, read),),

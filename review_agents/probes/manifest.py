@@ -70,7 +70,7 @@ def find_projects(files: Iterable[str], read: ReadText) -> tuple[Manifest, ...]:
     if at_root is not None:
         return (at_root, *_workspace_members(at_root, tracked, read))
     roots = sorted({path.rpartition("/")[0] for path in tracked if path.endswith(("/pyproject.toml", "/setup.py"))})
-    found = []
+    found: list[Manifest] = []
     for root in roots:
         parts = root.split("/")
         if NOT_OURS & set(parts) or any("{" in part for part in parts) or len(parts) > 3:

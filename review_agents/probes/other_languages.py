@@ -1,4 +1,4 @@
-"""Projects that are not Python: the standard commands of their manifests, in the test environment and without a network.
+"""Projects that are not Python: the standard commands of their manifests, without a network.
 
 A tool that is not here is "needs X". A build or test that fails is a finding only when nothing points at the sandbox.
 """
@@ -9,7 +9,7 @@ import shlex
 
 from review_agents.ports import Workspace
 from review_agents.probes.install_failures import read_failure
-from review_agents.probes.prepare import Prepared
+from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tracebacks import surroundings
 from review_agents.records import (
@@ -28,6 +28,7 @@ from review_agents.records import (
 
 NAME = "other_languages"
 LIMIT_S = 600.0
+PACK = "npm pack --dry-run --json --ignore-scripts 2>/dev/null"
 MANIFESTS = {
     "node": "package.json",
     "rust": "Cargo.toml",
@@ -35,6 +36,10 @@ MANIFESTS = {
     "cmake": "CMakeLists.txt",
     "make": "Makefile",
 }
+NOT_DOWNLOADED = re.compile(
+    r"no matching package named|failed to (?:get|download|load source)|can't (?:find|update)[^\n]*offline"
+    r"|module lookup disabled|Cannot find (?:module|package)|MODULE_NOT_FOUND|requires? go ?>|Unsupported engine"
+)
 TOOLS = {"node": "npm", "rust": "cargo", "go": "go", "cmake": "cmake", "make": "make"}
 
 
@@ -91,7 +96,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
 
 
 def is_helper(language: str, prepared: Prepared) -> bool:
-    """A Makefile or package.json beside a Python package is its helper, and what it does is not known to be safe here."""
+    """A Makefile or package.json beside a Python package is its helper; what it is for is not known."""
     return bool(prepared.manifests) and language in ("make", "node", "cmake", "rust")
 
 
@@ -155,8 +160,7 @@ def excuse(command: Command, ran: Ran, workspace: Workspace) -> str:
     failure = read_failure(ran)
     if not failure.is_fault:
         return failure.reason
-    if re.search(r"no matching package named|failed to (?:get|download|load source)|can't (?:find|update)[^\n]*offline"
-                 r"|module lookup disabled|Cannot find module|MODULE_NOT_FOUND|requires? go ?>|Unsupported engine", ran.output):  # fmt: skip
+    if NOT_DOWNLOADED.search(ran.output):
         return "needs downloads that are not here"
     return surroundings(ran.output[-4000:])
 
@@ -199,9 +203,7 @@ def npm_pack(workspace: Workspace, tree: SourceTree) -> list[Candidate]:
         return []
     if not isinstance(document, dict) or document.get("private") or not document.get("name"):
         return []
-    ran = workspace.run(
-        "npm pack --dry-run --json --ignore-scripts 2>/dev/null", environment=Environment.TEST, timeout_s=120
-    )
+    ran = workspace.run(PACK, environment=Environment.TEST, timeout_s=120)
     try:
         packed = {entry["path"] for entry in json.loads(ran.output)[0]["files"]}
     except (ValueError, LookupError, TypeError):
@@ -220,11 +222,14 @@ def npm_pack(workspace: Workspace, tree: SourceTree) -> list[Candidate]:
                 kind=Kind.PACKAGING,
                 rule="wheel.missing-data",
                 title=f"`npm pack` leaves out {plain}, which package.json names as an entry of the package",
-                description=f"package.json points at {path}, but the packed archive does not hold it, so requiring the installed package fails.",
+                description=(
+                    f"package.json points at {path}, but the packed archive does not hold it, so requiring the "
+                    "installed package fails."
+                ),
                 severity=Severity.HIGH,
                 places=(tree.place("package.json", line),),
                 reproduction=Reproduction(
-                    command=f"npm pack --dry-run --json --ignore-scripts 2>/dev/null | grep -F {shlex.quote(json.dumps(plain))}",
+                    command=f"{PACK} | grep -F {shlex.quote(json.dumps(plain))}",
                     expected=f"{plain} is in the archive",
                     observed="it is not",
                     environment=Environment.TEST,

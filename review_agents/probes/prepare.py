@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Iterable
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -79,7 +80,7 @@ class Kitchen:
         return attempt
 
     def why(self, ran: Ran) -> Failure:
-        """The reason of a failure; what the index does not have is the repo's fault only if the index has the project."""
+        """The reason of a failure. An unmet need is the repo's fault only if the index has the project at all."""
         failure = read_failure(ran)
         unmet = re.search(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)", ran.output)
         if not failure.is_fault or unmet is None:
@@ -188,8 +189,9 @@ def build_sdist(kitchen: Kitchen, prepared: Prepared) -> Prepared:
     tools, folder, second = "/tmp/lamplighter-build", f"{KEPT}/sdist", f"{KEPT}/from-sdist"
     if not kitchen.run("build tool", f"{PLAIN}/bin/python {PIP} install --target {tools} build", timeout_s=300).ok:
         return prepared
+    fresh = f"{COPY}-sdist"
     command = (
-        f"rm -rf {COPY}-sdist && cp -a /job/repo {COPY}-sdist && cd {shlex.quote(inside_copy(f'{COPY}-sdist', one.root))}"
+        f"rm -rf {fresh} && cp -a /job/repo {fresh} && cd {shlex.quote(inside_copy(fresh, one.root))}"
         f" && PYTHONPATH={tools} {PLAIN}/bin/python -m build --sdist --outdir {folder} ."
     )
     if not kitchen.run("sdist", command, timeout_s=BUILD_S).ok:
@@ -232,7 +234,8 @@ def describe_plain(kitchen: Kitchen, prepared: Prepared, built: list[tuple[Manif
     """Ask the installed environment what each distribution brought."""
     found = []
     facts: dict[str, object] = {}
-    for manifest, wheel in built or [(None, "")]:
+    anything: list[tuple[Manifest | None, str]] = [*built] or [(None, "")]
+    for manifest, wheel in anything:
         name = wheel.rpartition("/")[2].split("-")[0] if wheel else (manifest.name if manifest else "")
         try:
             facts = run_inside(kitchen.workspace, "describe", name, python=f"{PLAIN}/bin/python")
@@ -454,7 +457,13 @@ def judge(kitchen: Kitchen, prepared: Prepared, *, seconds: float) -> ProbeResul
     }
     blame = next((one for one in prepared.commands if one.failure and is_vital(one)), None)
     candidates = install_candidates(kitchen.repo, kitchen.read, prepared, blame)
-    said = {"probe": NAME, "seconds": seconds, "facts": facts, "log": log_of(prepared), "candidates": candidates}
+    said: dict[str, Any] = {
+        "probe": NAME,
+        "seconds": seconds,
+        "facts": facts,
+        "log": log_of(prepared),
+        "candidates": candidates,
+    }
     if "python" not in prepared.languages:
         return ProbeResult(state=ProbeState.NOT_APPLICABLE, summary="No Python in this repo.", **said)
     if blame is None or blame.failure is None:

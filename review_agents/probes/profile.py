@@ -3,7 +3,7 @@
 import json
 
 from review_agents.ports import Workspace
-from review_agents.probes.prepare import Prepared
+from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tests import has_tests
 from review_agents.probes.within import InsideFailed, run_inside

@@ -13,19 +13,34 @@ from review_agents.probes.source_tree import parsed
 from review_agents.records import Record
 
 NEW_MODULES = {"zoneinfo": 9, "graphlib": 9, "tomllib": 11, "wsgiref.types": 11, "compression": 14, "annotationlib": 14}
-NEW_NAMES = {
-    ("functools", "cache"): 9, ("itertools", "pairwise"): 10, ("itertools", "batched"): 12, ("enum", "StrEnum"): 11,
-    ("datetime", "UTC"): 11, ("asyncio", "TaskGroup"): 11, ("asyncio", "timeout"): 11, ("asyncio", "Runner"): 11,
-    ("asyncio", "to_thread"): 9, ("typing", "Self"): 11, ("typing", "LiteralString"): 11, ("typing", "Never"): 11,
-    ("typing", "assert_never"): 11, ("typing", "assert_type"): 11, ("typing", "NotRequired"): 11, ("typing", "Required"): 11,
-    ("typing", "Unpack"): 11, ("typing", "reveal_type"): 11, ("typing", "dataclass_transform"): 11, ("typing", "override"): 12,
-    ("typing", "ParamSpec"): 10, ("typing", "TypeAlias"): 10, ("typing", "TypeGuard"): 10, ("typing", "Concatenate"): 10,
-    ("types", "UnionType"): 10, ("types", "NoneType"): 10, ("types", "EllipsisType"): 10, ("hashlib", "file_digest"): 11,
-    ("contextlib", "chdir"): 11, ("contextlib", "aclosing"): 10, ("dataclasses", "KW_ONLY"): 10, ("random", "randbytes"): 9,
-    ("importlib.resources", "files"): 9, ("importlib.resources", "as_file"): 9, ("math", "cbrt"): 11, ("math", "exp2"): 11,
-    ("math", "lcm"): 9, ("math", "nextafter"): 9, ("operator", "call"): 11, ("inspect", "get_annotations"): 10,
-    ("warnings", "deprecated"): 13, ("copy", "replace"): 13, ("math", "sumprod"): 12,
-}  # fmt: skip
+# (minor version, module) -> names that came with it
+NEW_IN = {
+    (9, "asyncio"): "to_thread",
+    (9, "functools"): "cache",
+    (9, "importlib.resources"): "as_file files",
+    (9, "math"): "lcm nextafter",
+    (9, "random"): "randbytes",
+    (10, "contextlib"): "aclosing",
+    (10, "dataclasses"): "KW_ONLY",
+    (10, "inspect"): "get_annotations",
+    (10, "itertools"): "pairwise",
+    (10, "types"): "EllipsisType NoneType UnionType",
+    (10, "typing"): "Concatenate ParamSpec TypeAlias TypeGuard",
+    (11, "asyncio"): "Runner TaskGroup timeout",
+    (11, "contextlib"): "chdir",
+    (11, "datetime"): "UTC",
+    (11, "enum"): "StrEnum",
+    (11, "hashlib"): "file_digest",
+    (11, "math"): "cbrt exp2",
+    (11, "operator"): "call",
+    (11, "typing"): "LiteralString Never NotRequired Required Self Unpack assert_never assert_type reveal_type",
+    (12, "itertools"): "batched",
+    (12, "math"): "sumprod",
+    (12, "typing"): "override",
+    (13, "copy"): "replace",
+    (13, "warnings"): "deprecated",
+}
+NEW_NAMES = {(module, name): minor for (minor, module), names in NEW_IN.items() for name in names.split()}
 NEW_BUILTINS = {"ExceptionGroup": 11, "BaseExceptionGroup": 11, "aiter": 10, "anext": 10, "EncodingWarning": 10}
 NEW_KEYWORDS = {  # module ("" for a builtin), function, keyword
     ("", "zip", "strict"): 10,
@@ -62,14 +77,15 @@ class Use(Record):
     def check(self, path: str) -> str:
         """Bash that finds this use again in a clone and ends with 1, or with 0 when it is gone."""
         kind, _, name = self.node.partition(":")
+        last = name.rpartition(".")[2]
         tests = {
             "syntax": f"type(node).__name__ == {name!r}",
             "module": "isinstance(node, (ast.Import, ast.ImportFrom)) and "
             f"{name!r} in [getattr(node, 'module', None), *[alias.name for alias in node.names]]",
-            "name": f"(isinstance(node, ast.ImportFrom) and {name.rpartition('.')[2]!r} in [a.name for a in node.names]) or "
-            f"(isinstance(node, ast.Attribute) and node.attr == {name.rpartition('.')[2]!r})",
+            "name": f"(isinstance(node, ast.ImportFrom) and {last!r} in [a.name for a in node.names]) or "
+            f"(isinstance(node, ast.Attribute) and node.attr == {last!r})",
             "builtin": f"isinstance(node, ast.Name) and node.id == {name!r}",
-            "keyword": f"isinstance(node, ast.Call) and {name.rpartition('.')[2]!r} in [word.arg for word in node.keywords]",
+            "keyword": f"isinstance(node, ast.Call) and {last!r} in [word.arg for word in node.keywords]",
             "union": "isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)",
             "generic": f"isinstance(node, ast.Subscript) and getattr(node.value, 'id', '') == {name!r}",
         }
@@ -157,7 +173,7 @@ def _use(node: ast.AST, since: int, what: str, effect: str, mark: str) -> Use:
 
 def _imported_names(tree: ast.Module) -> dict[str, str]:
     """Local name -> what it stands for: a module, or MODULE.NAME for `from MODULE import NAME`."""
-    found = {}
+    found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name: alias.name for alias in node.names}

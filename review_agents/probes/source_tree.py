@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterable
 
 from review_agents.ports import NoSuchFile, Workspace
-from review_agents.probes.prepare import Distribution, Prepared
+from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.records import Place, Repo
 
 TEST_PARTS = {"test", "tests", "testing", "_tests", "_test", "conftest.py"}
@@ -53,6 +53,12 @@ class SourceTree:
             return ""
         depth = package.count(".") + 1
         return "/".join(folder.split("/")[:-depth]) or "."
+
+    def import_root(self, distribution: Distribution) -> str | None:
+        """The folder that stands for site-packages; None when the packages do not come from one folder."""
+        packages = [package for package in distribution.import_packages if self.folder_of(distribution, package)]
+        roots = {self.path_root(distribution, package) for package in packages}
+        return roots.pop() if len(roots) == 1 else None
 
     def tracked_path(self, installed: str) -> str:
         """The repo's file behind a path from a traceback (in site-packages or in /job/repo); "" when it is not ours."""
@@ -118,3 +124,12 @@ def parsed(text: str) -> ast.Module | None:
 def is_test_path(path: str) -> bool:
     parts = path.split("/")
     return bool(TEST_PARTS & set(parts)) or parts[-1].startswith("test_") or parts[-1].endswith("_test.py")
+
+
+def under(root: str, path: str) -> str:
+    return path if root == "." else f"{root}/{path}"
+
+
+def in_packages(path: str, distribution: Distribution) -> bool:
+    """Whether a path relative to site-packages lies in one of the distribution's packages."""
+    return any(path.startswith(package.replace(".", "/") + "/") for package in distribution.import_packages)

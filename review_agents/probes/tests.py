@@ -7,9 +7,10 @@ that the repo names. What fails for want of a network, a program, a display and 
 import re
 import shlex
 from collections.abc import Iterable
+from typing import Any
 
 from review_agents.ports import Workspace
-from review_agents.probes.prepare import Prepared
+from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree, is_test_path
 from review_agents.probes.tracebacks import shape_of, surroundings
 from review_agents.probes.ways_to_test import Command, documented_commands
@@ -120,8 +121,8 @@ def has_tests(repo: Repo) -> bool:
 
 def pytest_ways(documented: Iterable[Command]) -> tuple[str, ...]:
     """pytest command lines to try, the repo's own first; `python -m pytest` is always one of them."""
-    own = [re.sub(r"^coverage run .*?-m pytest|^python[\d.]* -m coverage run .*?-m pytest", "python -m pytest", one.text)
-           for one in documented if one.is_pytest]  # fmt: skip
+    covered = re.compile(r"^(?:python[\d.]* -m )?coverage run .*?-m pytest")
+    own = [covered.sub("python -m pytest", one.text) for one in documented if one.is_pytest]
     whole = [
         text
         for text in own
@@ -154,7 +155,7 @@ def run_suite(workspace: Workspace, way: str, *more: str, timeout_s: float = LIM
     return Suite(command=way, ran=ran, cases=cases)
 
 
-def read_report(workspace: Workspace) -> list[dict[str, object]]:
+def read_report(workspace: Workspace) -> list[dict[str, Any]]:
     """The cases of the last run; none when pytest did not get as far as writing a report."""
     try:
         return list(run_inside(workspace, "read_junit", REPORT, "/job/repo", environment=Environment.NONE))
@@ -198,8 +199,8 @@ def settle(workspace: Workspace, suite: Suite, other_ways: tuple[str, ...]) -> S
     if passed_alone and suite.ran.seconds <= SHORT_RUN_S:
         runs = [run_suite(workspace, suite.command) for _ in range(RERUNS)]
         for case in passed_alone:
-            again = {other.failed for run in runs for other in run.cases if other.id == case.id}
-            sorts["flaky" if len(again) == 2 else "together" if again == {True} else "once"].append(case)
+            ends = {other.failed for run in runs for other in run.cases if other.id == case.id}
+            sorts["flaky" if len(ends) == 2 else "together" if ends == {True} else "once"].append(case)
     return Settled(failing=tuple(failing), **{name: tuple(cases) for name, cases in sorts.items()})
 
 
@@ -459,7 +460,7 @@ class Why(Record):
 def explain(workspace: Workspace, case: Case, settled: Settled, tree: SourceTree) -> Why:
     """The cause, where the tree itself tells it."""
     if case in settled.together:
-        text = "It passes when it is run alone and fails in every run of the whole suite, so another test leaves something behind."
+        text = "Alone it passes; in every run of the whole suite it fails, so another test leaves something behind."
         return Why(title="it passes alone and fails after other tests", text=text, whole=True)
     path = missing_path(case)
     if path and path not in tree.tracked and not path.startswith(("/", "..")):
@@ -485,8 +486,8 @@ def explain_missing_file(workspace: Workspace, path: str, tree: SourceTree) -> W
     rule = re.search(r"^([^:\t\n]+):(\d+):([^\t\n]+)\t", ran.output, re.M)
     if ran.exit == 0 and rule and rule[1] in tree.tracked:
         text = (
-            f"The file {path} is not in the repository: the pattern `{rule[3]}` in {rule[1]} (line {rule[2]}) ignores it, so it "
-            "exists only on the author's machine and `git add` passes over it in silence."
+            f"The file {path} is not in the repository: the pattern `{rule[3]}` in {rule[1]} (line {rule[2]}) ignores "
+            "it, so it exists only on the author's machine and `git add` passes over it in silence."
         )
         return Why(
             kind=Kind.PACKAGING,

@@ -1,4 +1,4 @@
-"""Python tracebacks in a program's output: which exception, from which line, and the shape that identifies its cause."""
+"""Python tracebacks in a program's output: which exception, from which line, and the shape that tells its cause."""
 
 import re
 

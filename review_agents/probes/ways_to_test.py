@@ -9,7 +9,8 @@ from review_agents.records import Record
 
 RUNNERS = re.compile(
     r"(?:python[\d.]*\s+-(?:W\S*|bb|X\s*\S+)\s+)?"
-    r"(?:python[\d.]*\s+-m\s+(?:pytest|unittest)|py\.test|pytest|(?:python[\d.]*\s+-m\s+)?coverage\s+run\s[^\n]*-m\s+(?:pytest|unittest)"
+    r"(?:python[\d.]*\s+-m\s+(?:pytest|unittest)|py\.test|pytest"
+    r"|(?:python[\d.]*\s+-m\s+)?coverage\s+run\s[^\n]*-m\s+(?:pytest|unittest)"
     r"|python[\d.]*\s+(?:manage\.py\s+test|setup\.py\s+test|(?:[\w./-]*/)?(?:run_?tests?|tests?)(?:/__main__)?\.py)"
     r"|(?:zope-testrunner|nosetests|trial|stestr)\b)[^\n&|;#]*"
 )

@@ -6,21 +6,21 @@ A file or module that is missing counts only when code that was shipped asks for
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from review_agents.ports import Workspace
 from review_agents.probes.data_paths import Opened, opened_paths
 from review_agents.probes.dependencies import Import, belongs, dotted, scan
-from review_agents.probes.prepare import Attempt, Distribution, Prepared
-from review_agents.probes.python_versions import too_new
-from review_agents.probes.source_tree import SourceTree, is_test_path
+from review_agents.probes.prepared import Distribution, Prepared
+from review_agents.probes.python_versions import Use, too_new
+from review_agents.probes.sdist import sdist_candidates
+from review_agents.probes.source_tree import SourceTree, in_packages, is_test_path, under
 from review_agents.probes.tracebacks import last_traceback
-from review_agents.probes.within import InsideFailed, run_inside
+from review_agents.probes.within import InsideFailed
 from review_agents.records import (
     Candidate,
     Environment,
     Kind,
-    Network,
     Place,
     ProbeResult,
     ProbeState,
@@ -67,35 +67,21 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         candidates.extend(missing_data(workspace, one, absent, tree))
         candidates.extend(missing_marker(one, tree))
         candidates.extend(too_new_syntax(workspace, one, tree))
-    candidates.extend(sdist_candidates(workspace, prepared, tree))
+    candidates.extend(sdist_candidates(workspace, prepared, tree, manifest_place(prepared.distributions[0], tree)))
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
     shipped = sum(len(one.files) for one in prepared.distributions)
     summary = f"{shipped} files installed, {len(candidates)} problems."
     return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=tuple(candidates))
 
 
-def import_root(one: Distribution, tree: SourceTree) -> str | None:
-    """The folder of the repo that stands for site-packages; None when the packages do not come from one folder."""
-    roots = {tree.path_root(one, package) for package in one.import_packages if tree.folder_of(one, package)}
-    return roots.pop() if len(roots) == 1 else None
-
-
-def under(root: str, path: str) -> str:
-    return path if root == "." else f"{root}/{path}"
-
-
 def absent_files(one: Distribution, tree: SourceTree) -> set[str]:
     """Tracked files below the import root that the wheel lacks, relative to the import root."""
-    root = import_root(one, tree)
+    root = tree.import_root(one)
     if root is None:
         return set()
     prefix = "" if root == "." else f"{root}/"
     relative = {path[len(prefix) :] for path in tree.tracked if path.startswith(prefix)}
     return relative - set(one.files)
-
-
-def in_packages(path: str, one: Distribution) -> bool:
-    return any(path.startswith(package.replace(".", "/") + "/") for package in one.import_packages)
 
 
 # Running the same thing from the wheel and from the tree ---------------------------------
@@ -139,7 +125,7 @@ def missing_modules(
     workspace: Workspace, one: Distribution, imports: list[Import], tree: SourceTree
 ) -> list[Candidate]:
     """Own modules in the tree that the wheel lacks and that shipped modules, docs or tests import."""
-    root = import_root(one, tree)
+    root = tree.import_root(one)
     if root is None:
         return []
     wanted: dict[str, tuple[str, Place, str]] = {}  # missing module -> code that needs it, where, who asks
@@ -274,7 +260,7 @@ def manifest_place(one: Distribution, tree: SourceTree) -> Place | None:
 
 def missing_data(workspace: Workspace, one: Distribution, absent: set[str], tree: SourceTree) -> list[Candidate]:
     """Data files that shipped code opens and the wheel lacks, one finding per folder."""
-    root = import_root(one, tree)
+    root = tree.import_root(one)
     if root is None:
         return []
     data = {
@@ -311,8 +297,8 @@ def matching(opened: Opened, data: set[str]) -> list[tuple[str, dict[str, str]]]
     """Missing files that the expression can mean; for a folder, the first file below it."""
     if opened.is_exact:
         if opened.text in data:
-            return [(opened.text, {})]
-        return [(path, {}) for path in sorted(data) if path.startswith(f"{opened.text}/")][:1]
+            return [(opened.text, dict[str, str]())]
+        return [(path, dict[str, str]()) for path in sorted(data) if path.startswith(f"{opened.text}/")][:1]
     if not isinstance(opened.parts[0], str) or "/" not in opened.parts[0]:
         return []
     hits = [(path, opened.matches(path)) for path in sorted(data)]
@@ -401,14 +387,17 @@ def missing_file(
 
 def missing_marker(one: Distribution, tree: SourceTree) -> list[Candidate]:
     """A tracked py.typed that was not shipped: the package has types, and no type checker will use them."""
-    root = import_root(one, tree)
+    root = tree.import_root(one)
     found = []
     for package in one.import_packages if root is not None else ():
         inner = f"{package.replace('.', '/')}/py.typed"
         path = under(root or ".", inner)
         if path not in tree.tracked or inner in one.files:
             continue
-        code = f"import importlib.util as u, os; assert os.path.exists(os.path.dirname(u.find_spec({package!r}).origin) + '/py.typed')"
+        code = (
+            "import importlib.util, os; "
+            f"assert os.path.exists(os.path.dirname(importlib.util.find_spec({package!r}).origin) + '/py.typed')"
+        )
         found.append(
             Candidate(
                 kind=Kind.PACKAGING,
@@ -434,7 +423,7 @@ CHECKER_NOTE = "a check of the code against the oldest Python that the package a
 
 def too_new_syntax(workspace: Workspace, one: Distribution, tree: SourceTree) -> list[Candidate]:
     """Syntax and standard library names that the oldest admitted Python does not have, one finding per distribution."""
-    uses = []
+    uses: list[tuple[str, Use]] = []
     for path in sorted(tree.tracked):
         if path.endswith(".py") and belongs(path, one, tree) and not is_test_path(path):
             uses.extend((path, use) for use in too_new(tree.text(path), one.requires_python))
@@ -453,7 +442,7 @@ def too_new_syntax(workspace: Workspace, one: Distribution, tree: SourceTree) ->
         Candidate(
             kind=Kind.PACKAGING,
             rule="wheel.python-too-old",
-            title=f"{one.name} says it runs on Python {one.requires_python}, but {path} needs Python {since}: {use.what}",
+            title=f"{one.name} admits Python {one.requires_python}, but {path} needs Python {since}: {use.what}",
             description=(
                 f"{path} line {use.line} uses {use.what}, which came with Python {since}, while the metadata admits "
                 f"{one.requires_python}. pip installs the package on an older Python, where {use.effect}."
@@ -483,128 +472,3 @@ def declared_python(one: Distribution, tree: SourceTree) -> Place | None:
         if line:
             return tree.place(path, line)
     return None
-
-
-# The sdist -------------------------------------------------------------------------------
-
-
-def sdist_candidates(workspace: Workspace, prepared: Prepared, tree: SourceTree) -> list[Candidate]:
-    """The source distribution builds, and the wheel built from it holds what the wheel from the tree holds."""
-    found: list[Candidate] = []
-    if not prepared.distributions:
-        return found
-    one = prepared.distributions[0]
-    for purpose, describe in (("sdist", sdist_fails), ("wheel from sdist", wheel_from_sdist_fails)):
-        attempt = prepared.attempt(purpose)
-        if attempt is not None and attempt.failure is not None and attempt.failure.is_fault:
-            candidate = describe(one, attempt, tree)
-            found.extend([candidate] if candidate else [])
-    if not found:
-        found.extend(thinner_sdist(workspace, one, prepared, tree))
-    return found
-
-
-BUILD_SDIST = (
-    'work="$(mktemp -d)"\ncp -R . "$work/src"\npython -m venv "$work/build"\n'
-    '"$work/build/bin/pip" -q install build\ncd "$work/src{root}"\n"$work/build/bin/python" -m build --sdist --outdir "$work/dist" .'
-)
-
-
-def sdist_script(one: Distribution) -> str:
-    return BUILD_SDIST.replace("{root}", "" if one.root == "." else f"/{one.root}")
-
-
-def sdist_fails(one: Distribution, attempt: Attempt, tree: SourceTree) -> Candidate | None:
-    return _sdist_candidate(
-        one, attempt, tree, "wheel.sdist-fails", "its source distribution cannot be built", sdist_script(one)
-    )
-
-
-def wheel_from_sdist_fails(one: Distribution, attempt: Attempt, tree: SourceTree) -> Candidate | None:
-    command = f'{sdist_script(one)}\n"$work/build/bin/pip" wheel --use-pep517 --no-deps --wheel-dir "$work/wheel" "$work"/dist/*.tar.gz'
-    what = "its source distribution does not install: something that the build needs is not in it"
-    return _sdist_candidate(one, attempt, tree, "wheel.sdist-incomplete", what, command)
-
-
-def _sdist_candidate(
-    one: Distribution, attempt: Attempt, tree: SourceTree, rule: str, what: str, command: str
-) -> Candidate | None:
-    place = manifest_place(one, tree)
-    assert attempt.failure is not None
-    if place is None or not re.search(r"\w+Error|[Nn]o such file|not found|does not exist", attempt.failure.reason):
-        return None
-    reason = attempt.failure.reason
-    return Candidate(
-        kind=Kind.PACKAGING,
-        rule=rule,
-        title=f"{one.name} installs from the repository, but {what}",
-        description=(
-            f"`pip install .` works, and {what}: {reason}. Whoever packages or installs {one.name} from its source "
-            "distribution (Linux distributions, platforms without a wheel) cannot."
-        ),
-        severity=Severity.MEDIUM,
-        places=(place,),
-        reproduction=Reproduction(
-            command=command,
-            expected="the source distribution builds and installs",
-            observed=reason,
-            environment=Environment.NONE,
-            network=Network.EGRESS,
-            symptom=Symptom(nonzero=True, contains=(re.split(r"[:'\"/]", reason)[0].strip(),)),
-            timeout_s=600,
-        ),
-        shape=re.split(r"[:'\"/]", reason)[0].strip(),
-    )
-
-
-def thinner_sdist(workspace: Workspace, one: Distribution, prepared: Prepared, tree: SourceTree) -> list[Candidate]:
-    """Modules and opened data that are in the wheel from the tree and not in the wheel from the sdist."""
-    if not prepared.attempt("wheel from sdist") or not one.sdist:
-        return []
-    try:
-        said = run_inside(workspace, "wheel_files", one.sdist, environment=Environment.PLAIN, python="python")
-    except InsideFailed:
-        return []
-    direct = {path for path in one.files if in_packages(path, one) and "__pycache__" not in path}
-    lost = sorted(
-        path
-        for path in direct - set(said)
-        if path.endswith(".py") or under(import_root(one, tree) or ".", path) in tree.tracked
-    )
-    if not lost or not said:
-        return []
-    place = manifest_place(one, tree)
-    if place is None:
-        return []
-    command = (
-        f'{sdist_script(one)}\n"$work/build/bin/pip" -q install --use-pep517 --no-deps "$work"/dist/*.tar.gz\ncd "$work"\n'
-        f'"$work/build/bin/python" -c "import importlib.metadata as m; '
-        f"assert {lost[0]!r} in [str(f) for f in m.files({one.name!r})], 'not installed: {lost[0]}'\""
-    )
-    return [
-        Candidate(
-            kind=Kind.PACKAGING,
-            rule="wheel.sdist-incomplete",
-            title=f"Installed from its source distribution, {one.name} lacks {lost[0]}"
-            + (f" and {len(lost) - 1} more files" if len(lost) > 1 else ""),
-            description=(
-                f"The wheel built from the repository holds {', '.join(lost[:5])}; the one built from the source "
-                "distribution does not, so the two installations differ."
-            ),
-            severity=Severity.MEDIUM,
-            places=(place,),
-            reproduction=Reproduction(
-                command=command,
-                expected=f"{lost[0]} is installed either way",
-                observed=f"{lost[0]} is missing",
-                environment=Environment.NONE,
-                network=Network.EGRESS,
-                symptom=Symptom(nonzero=True, contains=(f"not installed: {lost[0]}",)),
-                timeout_s=600,
-            ),
-            shape=f"sdist lacks {lost[0].rpartition('/')[0]}",
-        )
-    ]
-
-
-Describe = Callable[[Distribution, Attempt, SourceTree], Candidate | None]

@@ -1,4 +1,4 @@
-"""Load each entry point of a distribution but its scripts, each in a process of its own. Arguments: name, result file."""
+"""Load each entry point but the scripts, each in a process of its own. Arguments: distribution name, result file."""
 
 import json
 import os

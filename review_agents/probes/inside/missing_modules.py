@@ -49,7 +49,9 @@ def wanted(path):
             names.add(node.module)
         elif isinstance(node, (ast.ClassDef, ast.With)):
             waiting.extend(node.body)
-        elif isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "pytest_plugins" for target in node.targets):
+        elif isinstance(node, ast.Assign) and "pytest_plugins" in [
+            getattr(target, "id", "") for target in node.targets
+        ]:
             strings = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
             names.update(text for text in strings if isinstance(text, str))
     return names

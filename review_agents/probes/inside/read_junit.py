@@ -35,7 +35,8 @@ def outcome_of(case):
 
 
 RAISED = re.compile(
-    r"^E\s+(?:[\w]+\.)*([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failed|NotFound\w*|Timeout\w*)|Failed|Exception): ?(.*)$"
+    r"^E\s+(?:[\w]+\.)*([A-Za-z_]\w*(?:Error|Exception|Exit|Interrupt|Warning|Failed|NotFound\w*|Timeout\w*)"
+    r"|Failed|Exception): ?(.*)$"
 )
 BARE = re.compile(r"^E\s+(?:[\w]+\.)*([A-Za-z_]\w*(?:Error|Exception|Exit|Warning))\s*$")
 LAST = re.compile(r"^([^\s:][^:\n]*):(\d+): ([A-Za-z_]\w*)\s*$")
@@ -108,7 +109,7 @@ def main():
                 "type": kind,
                 "message": message[:1000],
                 "text": text[-KEPT:],
-                "place": "{}:{}".format(place, line) if place else "",
+                "place": f"{place}:{line}" if place else "",
                 "line": first_in(text, root, file),
             }
         )

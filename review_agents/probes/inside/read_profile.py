@@ -1,4 +1,4 @@
-"""The hottest functions of a cProfile file. Arguments: profile, JSON list of folders that are the package's, result file."""
+"""The hottest functions of a cProfile file. Arguments: profile, JSON list of the package's folders, result file."""
 
 import json
 import os

@@ -107,5 +107,6 @@ def setuptools_project(name: str, *, more: str = "", version: str = "1.0.0") -> 
     """A pyproject.toml for a src layout; `more` follows the [project] table."""
     return (
         '[build-system]\nrequires = ["setuptools>=64"]\nbuild-backend = "setuptools.build_meta"\n\n'
-        f'[project]\nname = "{name}"\nversion = "{version}"\ndescription = "A sample"\nrequires-python = ">=3.9"\n{more}'
+        f'[project]\nname = "{name}"\nversion = "{version}"\ndescription = "A sample"\n'
+        f'requires-python = ">=3.9"\n{more}'
     )

@@ -41,7 +41,8 @@ FILES = {
         "    print(open(word).read())\n"
     ),
     "tests/test_brimful.py": (
-        "import json\nimport socket\nfrom pathlib import Path\n\nHERE = Path(__file__).parent\nCOUNT = Path('/tmp/brimful-count')\n\n\n"
+        "import json\nimport socket\nfrom pathlib import Path\n\nHERE = Path(__file__).parent\n"
+        "COUNT = Path('/tmp/brimful-count')\n\n\n"
         "def test_good():\n    assert True\n\n\n"
         "def test_sum():\n    assert sum([1, 2]) == 4\n\n\n"
         'def test_release():\n    assert json.loads((HERE / "build" / "release.json").read_text())\n\n\n'

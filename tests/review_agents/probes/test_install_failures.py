@@ -43,7 +43,8 @@ def test_a_timeout_or_a_kill_is_never_a_fault():
 
 
 def test_the_error_line_is_the_last_exception_and_not_pips_wrapper():
-    output = "  ValueError: first\n  RuntimeError: second\nERROR: Failed building wheel for x\nerror: subprocess-exited-with-error"
+    output = "  ValueError: first\n  RuntimeError: second\nERROR: Failed building wheel for x\n"
+    output += "error: subprocess-exited-with-error"
     assert error_line(output) == "RuntimeError: second"
     assert (
         error_line("ERROR: Cannot install a and b because they conflict")

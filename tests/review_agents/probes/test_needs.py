@@ -9,7 +9,8 @@ def reader(files: dict[str, str]):
 def test_test_needs_are_gathered_from_every_place():
     files = {
         "pyproject.toml": (
-            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n[project]\nname = "a"\nversion = "1"\n'
+            '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+            '[project]\nname = "a"\nversion = "1"\n'
             '[project.optional-dependencies]\ntest = ["x"]\ndocs = ["sphinx"]\n'
             '[dependency-groups]\ndev = ["mypy", {include-group = "tests"}]\ntests = ["hypothesis"]\n'
             '[tool.hatch.envs.default]\ndependencies = ["coverage"]\n'
@@ -17,7 +18,9 @@ def test_test_needs_are_gathered_from_every_place():
         "requirements/test.txt": "y",
         "docs/requirements.txt": "z",
         "requirements-dev.txt": "w",
-        "tox.ini": "[testenv]\ndeps =\n    pytest-mock\n    cov: pytest-cov\n    lint: ruff\n    -r x.txt\nextras = fast\n",
+        "tox.ini": (
+            "[testenv]\ndeps =\n    pytest-mock\n    cov: pytest-cov\n    lint: ruff\n    -r x.txt\nextras = fast\n"
+        ),
     }
     (manifest,) = find_projects(files, reader(files))
     found = sources(manifest, manifest.extras, files, reader(files))
@@ -59,7 +62,8 @@ def test_poetrys_constraints_become_ordinary_ones():
 
 def test_nox_sessions_for_tests_are_read_without_running_them():
     text = (
-        "import nox\n\n@nox.session\ndef tests(session):\n    session.install('.[all]', 'pytest', '-e', 'requests>=2')\n\n"
+        "import nox\n\n@nox.session\ndef tests(session):\n"
+        "    session.install('.[all]', 'pytest', '-e', 'requests>=2')\n\n"
         "@nox.session\ndef lint(session):\n    session.install('ruff')\n"
     )
     source = nox_needs(text)
@@ -80,7 +84,8 @@ def test_plugins_that_pytests_settings_call_for():
 
 
 def test_pip_lines_of_a_readme_are_read_with_their_line():
-    text = "Install:\n\n    $ pip install 'a[x,y]>=1' b  # both\n    python3 -m pip install -e '.[test]'\npip install -r dev.txt\npip install --help\n"
+    text = "Install:\n\n    $ pip install 'a[x,y]>=1' b  # both\n    python3 -m pip install -e '.[test]'\n"
+    text += "pip install -r dev.txt\npip install --help\n"
     one, two, three, _ = install_lines(text, "README.md")
     assert (one.line, one.requirements) == (3, ("a[x,y]>=1", "b"))
     assert two.paths == (".[test]",)

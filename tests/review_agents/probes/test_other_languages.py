@@ -41,7 +41,10 @@ def test_a_tool_that_is_not_here_is_named_and_no_fault(tmp_path: Path):
 @needs_npm
 def test_node_runs_its_tests_and_checks_what_is_packed(tmp_path: Path):
     files = {
-        "package.json": '{"name": "sample-add", "version": "1.0.0", "main": "dist/add.js", "files": ["lib"], "scripts": {"test": "node test.js"}}',
+        "package.json": (
+            '{"name": "sample-add", "version": "1.0.0", "main": "dist/add.js", "files": ["lib"], '
+            '"scripts": {"test": "node test.js"}}'
+        ),
         "dist/add.js": "module.exports = (a, b) => a + b\n",
         "lib/index.js": "",
         "test.js": "const add = require('./dist/add.js')\nif (add(1, 1) !== 2) process.exit(1)\n",

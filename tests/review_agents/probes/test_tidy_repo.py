@@ -54,9 +54,11 @@ FILES = {
         "import argparse\nimport os\nimport sys\n\nfrom packaging.version import Version\n\nimport tidy\n\n\n"
         "def main():\n    parser = argparse.ArgumentParser()\n"
         "    parser.add_argument('--version', action='version', version=f'tidy {Version(tidy.__version__)}')\n"
-        "    sub = parser.add_subparsers(dest='command')\n    show = sub.add_parser('show')\n    show.add_argument('file')\n"
+        "    sub = parser.add_subparsers(dest='command')\n    show = sub.add_parser('show')\n"
+        "    show.add_argument('file')\n"
         "    window = sub.add_parser('window')\n    window.set_defaults(window=True)\n"
-        "    given = parser.parse_args()\n    if given.command is None:\n        parser.print_help()\n        return 2\n"
+        "    given = parser.parse_args()\n    if given.command is None:\n        parser.print_help()\n"
+        "        return 2\n"
         "    if not os.path.exists(given.file):\n        sys.exit(f'tidy: no such file: {given.file}')\n"
     ),
     "tests/test_tidy.py": (

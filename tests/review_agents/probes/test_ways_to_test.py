@@ -12,7 +12,9 @@ def test_readme_tox_hatch_make_and_ci_are_read():
     files = {
         "README.md": "Run\n\n    $ pytest tests\n\nor `pytest`. See pytest for more.\n",
         "tox.ini": "[testenv]\ncommands =\n    python -m pytest {posargs:tests} \\\n        -q\n    ruff check\n",
-        "pyproject.toml": '[project]\nname = "a"\nversion = "1"\n[tool.hatch.envs.test.scripts]\nrun = "pytest -x"\nlint = "ruff"\n',
+        "pyproject.toml": (
+            '[project]\nname = "a"\nversion = "1"\n[tool.hatch.envs.test.scripts]\nrun = "pytest -x"\nlint = "ruff"\n'
+        ),
         "Makefile": "test:\n\tpython -m unittest discover\n",
         ".github/workflows/ci.yml": "    - run: pytest --cov\n    - name: pytest on latest versions\n",
     }
@@ -27,8 +29,10 @@ def test_readme_tox_hatch_make_and_ci_are_read():
 
 def test_a_description_that_begins_with_a_runners_name_is_no_command():
     files = {
-        "pyproject.toml": '[project]\nname = "a"\nversion = "1"\n[tool.tox.env.lowest]\ndescription = "pytest on the lowest versions"\n'
-        'commands = [["pytest", "-v"]]\n'
+        "pyproject.toml": (
+            '[project]\nname = "a"\nversion = "1"\n[tool.tox.env.lowest]\n'
+            'description = "pytest on the lowest versions"\ncommands = [["pytest", "-v"]]\n'
+        )
     }
     assert commands(files) == ["pytest -v"]
 
