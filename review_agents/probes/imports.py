@@ -201,8 +201,8 @@ def slow_import(name: str, ms: float, kept: str, place: Place) -> Candidate:
         rule="import.slow",
         title=f"`import {name}` takes {ms:.0f} ms of the package's own time{kept}, most of it for {what}",
         description=(
-            f"Third-party modules not counted, importing `{name}` takes {ms:.0f} ms{kept}. Most of it is work at module "
-            f"level in {place.file} ({place.quote[:80]!r}), done at import whether it is needed or not. Every "
+            f"Third-party modules not counted, importing `{name}` takes {ms:.0f} ms{kept}. Most of it is work at "
+            f"module level in {place.file} ({place.quote[:80]!r}), done at import whether it is needed or not. Every "
             "program that imports the package, and each of its own commands, pays that at start."
         ),
         severity=Severity.MEDIUM,
