@@ -61,12 +61,12 @@ def _independent(function: RowFunction, rows: tuple[torch.Tensor, ...]) -> bool:
     for i in {0, count // 2}:
         same = tuple(row[i : i + 1].expand_as(row).contiguous() for row in rows)
         for result in _tuple(function(*same)):
-            if not torch.equal(_bits(result), _bits(result[:1]).expand_as(result)):
+            if not torch.equal(bits(result), bits(result[:1]).expand_as(result)):
                 return False
     return True
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
+def bits(tensor: torch.Tensor) -> torch.Tensor:
     """Integers, so that NaN equals itself and -0.0 differs from 0.0."""
     if not tensor.is_floating_point():
         return tensor
