@@ -97,7 +97,7 @@ def suites(evidence: Iterable[Evidence]) -> list[Suite]:
         unable = one.facts.get("could_not_run")
         failures = [
             (
-                first_text(failure, "test", "id", "name"),
+                first_text(failure, "id"),
                 ": ".join(filter(None, (first_text(failure, "type"), first_text(failure, "message")))),
             )
             for failure in mappings(one.facts.get("failures"))
@@ -109,7 +109,7 @@ def suites(evidence: Iterable[Evidence]) -> list[Suite]:
             for test, said in failures
         ]
         slowest = [
-            (first_text(test, "test", "id", "name"), number(test.get("seconds")) or 0.0)
+            (first_text(test, "test"), number(test.get("seconds")) or 0.0)
             for test in mappings(one.facts.get("slowest"))
         ]
         shown = [(word, count) for word, count in counts if count or word in ("passed", "failed")]
@@ -120,35 +120,41 @@ def suites(evidence: Iterable[Evidence]) -> list[Suite]:
     return found
 
 
+# State of an example (probes/verdicts.py) -> mark of static/app.css and its word.
 EXAMPLE_MARKS = {
-    "passed": "passed",
-    "same": "passed",
-    "ok": "passed",
-    "differs": "failed",
-    "failed": "failed",
-    "error": "failed",
-    "not_run": "could_not_run",
-    "could_not_run": "could_not_run",
+    "matched": ("passed", "as shown"),
+    "ran": ("passed", "ran"),
+    "tolerated": ("passed", "as shown, but for what may differ"),
+    "abbreviated": ("passed", "as shown, as far as it is shown"),
+    "suspect": ("failed", "otherwise"),
+    "unsure": ("flaky", "cannot be judged"),
+    "not_run": ("could_not_run", "not run here"),
+    "noted": ("not_applicable", "noted"),
 }
+ORDER = ("suspect", "unsure", "not_run")  # first; the rest follows in the order of the pages
 
 
 def examples(evidence: Iterable[Evidence]) -> list[Example]:
-    """Examples of README and docs that were run, the failing ones first."""
+    """Examples of README and docs that were run (probes/examples.py), what went wrong first."""
     found = []
     for one in evidence:
         for facts in mappings(one.facts.get("examples")):
-            state = first_text(facts, "state", "outcome", "result").replace(" ", "_")
-            line = facts.get("line")
-            found.append(
-                Example(
-                    where=first_text(facts, "file", "where", "path") + (f":{line}" if isinstance(line, int) else ""),
-                    code=in_short(facts.get("code") or facts.get("command")),
-                    state=EXAMPLE_MARKS.get(state, "not_applicable"),
-                    word=state.replace("_", " ") or "not run",
-                    said=in_short(facts.get("said") or facts.get("reason") or facts.get("message")),
-                )
+            state = first_text(facts, "state")
+            mark, word = EXAMPLE_MARKS.get(state, ("not_applicable", state.replace("_", " ")))
+            example = Example(
+                where=place(facts),
+                code=first_text(facts, "example"),
+                state=mark,
+                word=word,
+                said=first_text(facts, "reason"),
             )
-    return sorted(found, key=lambda example: example.state != "failed")[:200]
+            found.append((ORDER.index(state) if state in ORDER else len(ORDER), example))
+    return [example for _, example in sorted(found, key=lambda pair: pair[0])]
+
+
+def place(facts: Mapping[str, Any]) -> str:
+    line = facts.get("line")
+    return first_text(facts, "file") + (f":{line}" if isinstance(line, int) else "")
 
 
 def hottest(evidence: Iterable[Evidence]) -> list[Hot]:
@@ -162,16 +168,15 @@ def hottest(evidence: Iterable[Evidence]) -> list[Hot]:
             share = number(row.get("share"))
             if share is None:
                 share = seconds / whole if seconds and whole else 0.0
-            line = row.get("line")
             found.append(
                 Hot(
-                    function=first_text(row, "function", "name"),
-                    where=first_text(row, "file", "where", "path") + (f":{line}" if isinstance(line, int) else ""),
+                    function=first_text(row, "function"),
+                    where=place(row),
                     seconds=seconds,
                     share=min(1.0, max(0.0, share)),
                 )
             )
-    return found[:20]
+    return [row for at, row in enumerate(found) if at < 5 or row.share >= 0.005][:20]
 
 
 def first_text(facts: Mapping[str, Any], *names: str) -> str:

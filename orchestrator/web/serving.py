@@ -9,7 +9,7 @@ GRACE_S = 5  # for requests that are being answered
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which tells the event streams of live pages that it ends: a browser would hold them for ever."""
+    """uvicorn's server, which tells the event streams of live pages that it ends; browsers would hold them for ever."""
 
     def __init__(self, app: FastAPI, **options: Any):
         self.application = app

@@ -249,8 +249,8 @@ def facts_of(probe: str, text: str) -> dict[str, object]:
         },
         "readme": {
             "examples": [
-                {"file": say("README.md"), "line": 41, "code": say("parse('1-3')"), "state": say("differs")},
-                {"file": say("README.md"), "line": 12, "code": say("spanparse --version"), "state": "same"},
+                {"file": say("README.md"), "line": 41, "example": say("parse('1-3')"), "state": say("suspect")},
+                {"file": say("README.md"), "line": 12, "example": say("spanparse --version"), "state": "matched"},
             ]
         },
         "profile": {

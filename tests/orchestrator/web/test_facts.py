@@ -39,8 +39,8 @@ def test_a_test_run_becomes_a_suite() -> None:
 def test_failing_examples_come_first() -> None:
     one = evidence(
         examples=[
-            {"file": "README.md", "line": 3, "code": "a", "state": "same"},
-            {"file": "README.md", "line": 9, "code": "b", "state": "differs", "said": "other"},
+            {"file": "README.md", "line": 3, "example": "a", "state": "matched"},
+            {"file": "README.md", "line": 9, "example": "b", "state": "suspect", "reason": "other"},
         ]
     )
     first, second = facts.examples([one])
