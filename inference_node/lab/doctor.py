@@ -1,8 +1,8 @@
 """What is known to go wrong with a node, tried on the machine and the model at hand.
 
 Each check says what was looked at, what was found, and what to do when it is not well. Nothing here trusts a promise of
-a library: a rollback that reports success is compared with decoding anew, unreadable cache rows are filled with rubbish,
-text is generated with speculation and without.
+a library: a rollback that reports success is compared with decoding anew, unreadable cache rows are filled with
+rubbish, text is generated with speculation and without.
 """
 
 from __future__ import annotations

@@ -199,7 +199,8 @@ def transformers_logits(folder: Path, dtype: torch.dtype, plain: Plain) -> torch
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     with torch.inference_mode():
         rows = model(torch.tensor([[*plain.prompt, *plain.said]])).logits[0].to(torch.float32)
-    known = len(model_files.find(str(folder)).tokenizer)
+    tokenizer = model_files.find(str(folder)).tokenizer
+    known = rows.shape[-1] if tokenizer is None else len(tokenizer)
     return rows[len(plain.prompt) - 1 : -1, :known]
 
 

@@ -98,6 +98,7 @@ def test_block_size_is_read_from_either_place_and_defaults_to_16():
     ],
 )
 def test_a_config_that_cannot_be_right_is_refused_by_key_found_and_expected(changes, key, found):
+    """Bug class: rope inherited from the target; acceptance dies silently (Automodel#3605, speculators#613)."""
     with pytest.raises(BadModel) as refused:
         draft_config.read(config("june", **changes), "drafter/config.json")
     text = str(refused.value)

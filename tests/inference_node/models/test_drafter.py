@@ -135,6 +135,7 @@ def test_speculators_form_of_a_file_gives_the_same_hidden_states(loaded):
 
 
 def test_a_reduced_vocabulary_drafts_only_its_own_ids_of_the_target(loaded):
+    """Bug class: a reduced vocabulary taken for the target's first rows."""
     drafter = drafter_of(loaded("qwen3_5_moe", "speculators-reduced").target)
     with torch.inference_mode():
         absorb(drafter, rounds(drafter, 8)[0][0])
@@ -144,6 +145,7 @@ def test_a_reduced_vocabulary_drafts_only_its_own_ids_of_the_target(loaded):
 
 
 def test_context_pages_past_the_window_are_given_back(loaded):
+    """Bug class: one cache group for sliding and full layers of a drafter (vllm#47914)."""
     drafter = drafter_of(loaded("qwen3_5_moe", "june").target)
     with torch.inference_mode():
         for _ in range(5):

@@ -55,6 +55,7 @@ def test_the_first_token_comes_from_the_first_cycle(right):
 
 
 def test_the_verify_shrinks_at_the_end_of_a_budget(right):
+    """Bug class: cycles cut by the budget counted as if they had drafted a whole block."""
     target, plain = right()
     begun(target, budget=11)
     first, second, third = (target.cycle().read() for _ in range(3))
@@ -118,6 +119,7 @@ def test_truncate_reaches_no_further_than_the_cycle_before_last(right):
 
 
 def test_a_checkpoint_holds_the_whole_state_and_can_be_used_again(right):
+    """Bug class: a checkpoint whose state is not that of exactly the committed length (sglang#32052)."""
     target, plain = right()
     begun(target)
     target.cycle()
@@ -160,6 +162,7 @@ def test_a_checkpoint_carries_the_drafters_state_too(loaded, draft):
 @pytest.mark.parametrize("weights", ["fp32", "bf16"])
 @pytest.mark.parametrize("family", ["qwen3_5_moe", "qwen3"])
 def test_a_restored_prefill_has_the_bits_of_one_from_nothing(loaded, family, weights):
+    """Bug class: accuracy lost after a long prefix was restored (sglang#29368)."""
     target = loaded(family, "none", weights).target
     tokens, sampling = prompt(290, seed=2), Sampling(temperature=1.0, seed=2)
     said = generate(target, tokens, sampling, 20)
