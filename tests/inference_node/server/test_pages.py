@@ -138,6 +138,7 @@ def test_the_page_shows_tau_acceptance_and_the_last_requests(serve: Serve, schem
         page.fill("#key", "k")
         page.click("button")
         page.wait_for_selector("#timeline tbody tr")
+        assert not page.locator("#ask").is_visible()
         assert page.locator("#timeline tbody tr").count() == 4
         assert page.locator(".bars rect").count() == 7
         assert "tau" in page.inner_text("#tiles")
