@@ -42,6 +42,7 @@ def install_candidates(repo: Repo, read: ReadText, prepared: Prepared, blame: At
             else needs_unmet(read, prepared, blame)
         )
     found.extend(unknown_extras(repo, read, prepared))
+    found.extend(missing_requirement_files(repo, read))
     return tuple(candidate for candidate in found if candidate is not None)
 
 
@@ -172,7 +173,7 @@ def declared_at(name: str, prepared: Prepared, read: ReadText) -> Place | None:
 def unknown_extras(repo: Repo, read: ReadText, prepared: Prepared) -> list[Candidate]:
     """README tells its reader to install an extra that the package does not have; pip only warns and installs less."""
     found = []
-    own: dict[str, Distribution] = {canonicalize_name(one.name): one for one in prepared.distributions}
+    own = {str(canonicalize_name(one.name)): one for one in prepared.distributions}
     for path in readme_files(repo):
         for line in needs.install_lines(read(path) or "", path):
             for one, extra in asked_extras(line, prepared, own):
@@ -224,4 +225,49 @@ def unknown_extra(one: Distribution, extra: str, line: needs.InstallLine, read: 
             symptom=Symptom(nonzero=True, contains=("no such extra",)),
         ),
         shape=f"extra {canonicalize_name(extra)}",
+    )
+
+
+def missing_requirement_files(repo: Repo, read: ReadText) -> list[Candidate]:
+    """README tells its reader to install from a requirements file that is not in the repository."""
+    tracked, found = set(repo.files), []
+    for path in readme_files(repo):
+        text = read(path) or ""
+        for line in needs.install_lines(text, path):
+            for name in line.files:
+                plain = name.removeprefix("./")
+                named = re.fullmatch(r"[\w][\w./-]*\.(?:txt|in)", plain) and plain not in tracked
+                if named and not stands_elsewhere(text, line.line, repo, plain):
+                    found.append(missing_requirement_file(plain, line, read))
+    return found
+
+
+def stands_elsewhere(text: str, number: int, repo: Repo, name: str) -> bool:
+    """Whether the lines above lead into another folder or repo, or make the file first."""
+    above = text.splitlines()[max(0, number - 15) : number - 1]
+    folders = [found[1].strip("/'\"") for line in above if (found := re.search(r"(?:^|\s|&&\s*)cd\s+(\S+)", line))]
+    own = {repo.name.lower(), repo.url.rstrip("/").rpartition("/")[2].removesuffix(".git").lower()}
+    made = any(name in line and not line.lstrip("$ ").startswith("pip") for line in above)
+    return made or any(folder.lower() not in own for folder in folders)
+
+
+def missing_requirement_file(name: str, line: needs.InstallLine, read: ReadText) -> Candidate:
+    return Candidate(
+        kind=Kind.DOCUMENTATION,
+        rule="install.missing-file",
+        title=f"{line.file} says `{line.text}`, but there is no {name} in the repository",
+        description=(
+            f"Following {line.file} line {line.line}, pip ends with an error at once, because {name} does not exist "
+            "in a clone."
+        ),
+        severity=Severity.MEDIUM,
+        places=(place_at(line.file, line.line, read),),
+        reproduction=Reproduction(
+            command=f"python -m pip install -r {shlex.quote(name)}",
+            expected=f"{name} is there",
+            observed=f"Could not open requirements file: No such file or directory: '{name}'",
+            environment=Environment.PLAIN,
+            symptom=Symptom(nonzero=True, contains=("Could not open requirements file",)),
+        ),
+        shape=f"missing {name}",
     )

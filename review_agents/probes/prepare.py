@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import needs
 from review_agents.probes.install_failures import Failure, read_failure
-from review_agents.probes.install_findings import install_candidates
+from review_agents.probes.install_findings import asked_extras, install_candidates
 from review_agents.probes.manifest import Manifest, find_projects
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.probes.within import InsideFailed, run_inside
@@ -259,6 +259,7 @@ def install_test(kitchen: Kitchen, prepared: Prepared) -> Prepared:
     manifests = prepared.manifests
     found = [source for manifest in manifests or (None,) for source in sources_of(kitchen, prepared, manifest)]
     wanted = [source for source in found if source.tier == 1]
+    wanted.extend(readme_extras(kitchen, prepared))
     labels: list[str] = []
     editable = False
     own = kitchen.repo.settings.install
@@ -414,6 +415,18 @@ def add_readme_needs(kitchen: Kitchen, prepared: Prepared) -> list[str]:
         if arguments and pip_test(kitchen, "add README needs", arguments).ok:
             labels.append(f"README: {line.text}")
     return labels
+
+
+def readme_extras(kitchen: Kitchen, prepared: Prepared) -> list[needs.Source]:
+    """The extras of the package that README tells its reader to install."""
+    own = {str(canonicalize_name(one.name)): one for one in prepared.distributions}
+    found = []
+    for line in readme_installs(kitchen):
+        asked = {extra for _, extra in asked_extras(line, prepared, own)}
+        known = [extra for one in prepared.distributions[:1] for extra in one.extras if extra in asked]
+        if known:
+            found.append(needs.Source(label=f"README: {line.text}", tier=1, extras=tuple(known)))
+    return found
 
 
 def readme_installs(kitchen: Kitchen) -> tuple[needs.InstallLine, ...]:

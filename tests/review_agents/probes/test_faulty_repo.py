@@ -18,7 +18,8 @@ FILES = {
             '[tool.setuptools.exclude-package-data]\n"*" = ["py.typed"]\n'
         ),
     ),
-    "README.md": "# brimful\n\n    pip install '.[plots]'\n\n```python\nfrom brimful.extra import more\n```\n",
+    "README.md": "# brimful\n\n    pip install '.[plots]'\n    pip install -r requirements-dev.txt\n\n"
+    "```python\nfrom brimful.extra import more\n```\n",
     ".gitignore": "build/\n",
     "src/brimful/__init__.py": (
         '"""Brimful."""\n\nprint("Thank you for using brimful")\nSQUARES = [str(n * n) for n in range(1_200_000)]\n'
@@ -64,6 +65,10 @@ def brimful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewed]:
 
 def test_a_readme_that_names_an_unknown_extra_is_found(brimful: Reviewed):
     assert "`plots`" in brimful.only("install", "install.unknown-extra").title
+
+
+def test_a_readme_that_names_a_requirements_file_that_is_not_there_is_found(brimful: Reviewed):
+    assert "requirements-dev.txt" in brimful.only("install", "install.missing-file").title
 
 
 def test_missing_package_data_is_shown_by_a_call_that_works_from_the_tree(brimful: Reviewed):

@@ -23,7 +23,8 @@ FILES = {
     ),
     "README.md": (
         "# tidy\n\n    pip install tidy\n    pip install 'tidy[fast]'\n    pip install -e '.[Fast]'\n\n"
-        "The command `tidy report` needs tabulate; install it with `pip install tabulate`.\n"
+        "The command `tidy report` needs tabulate; install it with `pip install tabulate`.\n\n"
+        "    git clone https://example.org/elsewhere\n    cd elsewhere\n    pip install -r requirements.txt\n"
     ),
     ".gitignore": "build/\ncache/\n",
     ".gitmodules": '[submodule "corpus"]\n\tpath = tests/corpus\n\turl = https://example.org/corpus.git\n',
