@@ -62,17 +62,19 @@ def load_module(
 
     with torch.device("meta"):
         module = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype)
-    tensors = gguf_tensors(files, told) if files.gguf is not None else files.tensors()
+    tensors = gguf_tensors(files, config, told) if files.gguf is not None else files.tensors()
     return module, fill(module, tensors, config, dtype, device, files.name, told)
 
 
-def gguf_tensors(files: ModelFiles, told: Told) -> Tensors:
+def gguf_tensors(files: ModelFiles, config: Any, told: Told) -> Tensors:
     """Dequantised by transformers, under the usual names."""
     from transformers import AutoModelForCausalLM
 
     told(f"reading {files.gguf}", 0.0)
     try:
-        model = AutoModelForCausalLM.from_pretrained(files.folder, gguf_file=files.gguf, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            files.folder, gguf_file=files.gguf, config=config, dtype=torch.float32
+        )
     except (ValueError, KeyError, NotImplementedError, ImportError) as error:
         raise NodeError(
             f"transformers could not read {files.folder / str(files.gguf)}: {error}. "
