@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Iterable
 from typing import Any
 
-from review_agents.ports import Workspace
+from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree, is_test_path
 from review_agents.probes.tracebacks import shape_of, surroundings
 from review_agents.probes.ways_to_test import Command, documented_commands
-from review_agents.probes.within import InsideFailed, run_inside
+from review_agents.probes.within import InsideFailed, run_inside, send
 from review_agents.records import (
     Candidate,
     Environment,
@@ -36,6 +36,7 @@ ALONE_S = 120.0
 RERUNS = 3  # whole runs after a test failed in the first one and passed alone
 SHORT_RUN_S = 90.0  # a run that takes longer is not repeated for that
 MOST_RERUN = 60
+MOST_WATCHED = 25
 MOST_FINDINGS = 12
 REPORT = "/tmp/lamplighter-junit.xml"
 
@@ -97,6 +98,8 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     settled = settle(workspace, suite, other_ways)
     failing = (*settled.failing, *settled.together)
     around = {case.id: surroundings_of(case, tree) for case in failing}
+    for case in [case for case in failing if not around[case.id]][:MOST_WATCHED]:
+        around[case.id] = reached_outside(workspace, suite.command, case)
     faults = [case for case in failing if not around[case.id]]
     candidates = failures(workspace, faults, suite, settled, tree)
     candidates.extend(flaky_candidates(settled.flaky, suite, tree))
@@ -350,6 +353,23 @@ def surroundings_of(case: Case, tree: SourceTree) -> str:
     if any(tree.text(path.removeprefix("/job/repo/")).startswith("version https://git-lfs") for path in quoted):
         return "needs files from git LFS, which are not fetched here"
     return why
+
+
+def reached_outside(workspace: Workspace, way: str, case: Case) -> str:
+    """Run a failing test once more and see whether it tried to reach what is not here, which its failure hides."""
+    workspace.run("mkdir -p /tmp/lamplighter-watch && rm -f /tmp/lamplighter-seen", environment=Environment.NONE)
+    send(workspace, "watch_test", "/tmp/lamplighter-watch/sitecustomize.py")
+    watched = "LAMPLIGHTER_SEEN=/tmp/lamplighter-seen PYTHONPATH=/tmp/lamplighter-watch"
+    command = f"{watched} {base_of(way)} -p no:cacheprovider -q {shlex.quote(case.id)}"
+    workspace.run(command, environment=Environment.TEST, timeout_s=ALONE_S)
+    try:
+        seen = workspace.read("/tmp/lamplighter-seen").splitlines()
+    except NoSuchFile:
+        return ""
+    if not seen:
+        return ""
+    kind, _, name = seen[0].partition(" ")
+    return f"needs the network: it tried to reach {name}" if kind == "network" else f"needs the program {name}"
 
 
 def submodules(tree: SourceTree) -> list[str]:

@@ -38,8 +38,8 @@ def run_inside(
         raise InsideFailed(name, ran) from problem
 
 
-def send(workspace: Workspace, name: str) -> str:
-    """Put `inside/NAME.py` into the workspace; its path there."""
-    path = f"/tmp/lamplighter-{name}.py"
+def send(workspace: Workspace, name: str, path: str = "") -> str:
+    """Put `inside/NAME.py` into the workspace, at that path below /tmp; its path there."""
+    path = path or f"/tmp/lamplighter-{name}.py"
     workspace.write(path, resources.files("review_agents.probes.inside").joinpath(f"{name}.py").read_text("utf-8"))
     return path

@@ -70,6 +70,9 @@ FILES = {
         "def test_needs_a_program():\n    subprocess.run(['a-program-that-nobody-has'], check=True)\n\n\n"
         "def test_needs_a_submodule():\n    assert (Path(__file__).parent / 'corpus' / 'a.txt').read_text()\n\n\n"
         "def test_needs_root():\n    Path('/etc/tidy-was-here').write_text('x')\n\n\n"
+        "def test_swallows_a_missing_network():\n    import socket\n    found = None\n"
+        "    try:\n        found = socket.getaddrinfo('example.org', 80)\n    except OSError:\n        pass\n"
+        "    assert found\n\n\n"
         "def test_once_in_a_while(tmp_path_factory):\n    mark = Path('/tmp/tidy-mark')\n"
         "    first = not mark.exists()\n    mark.write_text('x')\n    assert not first\n"
     ),
@@ -108,6 +111,7 @@ def test_what_tests_need_and_the_sandbox_lacks_is_named(tidy: Reviewed):
         "test_needs_a_program",
         "test_needs_a_submodule",
         "test_needs_root",
+        "test_swallows_a_missing_network",
     }
     assert "submodule" in could_not["tests/test_tidy.py::test_needs_a_submodule"]
 
