@@ -190,7 +190,18 @@ def _generate(
     seed: int | None,
     draft: bool,
 ) -> None:
-    from inference_node.engine.api import AnswerParser, Ended, Event, Piece, Request, Sampling, Text, Thought, draw_seed
+    from inference_node.engine.api import (
+        AnswerParser,
+        Ended,
+        Event,
+        Piece,
+        Request,
+        Sampling,
+        Text,
+        Thinking,
+        Thought,
+        draw_seed,
+    )
     from inference_node.node import open_engine, recommended
     from inference_node.server.chat import prepare
     from inference_node.server.wire import Message
@@ -201,13 +212,13 @@ def _generate(
         if _progress(engine).state.value != "ready":
             raise typer.Exit(2)
         template = engine.template
-        thinking = False
+        inside = False
         if raw:
             tokens = tuple(template.encode(text, begin=True))
         else:
             said = [Message(role="system", content=system)] if system else []
             prompt = prepare(template, [*said, Message(role="user", content=text)])
-            tokens, thinking = prompt.tokens, prompt.thinking
+            tokens, inside = prompt.tokens, prompt.thinking is Thinking.INSIDE
         chosen = {**recommended(settings.model), **settings.sampling}
         events: queue.Queue[Event] = queue.Queue()
         request = Request(
@@ -217,7 +228,7 @@ def _generate(
             draft=draft,
         )
         ticket = engine.submit(request, events.put)
-        parser = AnswerParser(form=None, thinking=thinking)
+        parser = AnswerParser(form=None, thinking=inside)
         while True:
             try:
                 event = events.get()

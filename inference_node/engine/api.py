@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from inference_node.engine.answer import AnswerParser, CallOpened, CallPart, Delta, Text, Thought
 from inference_node.engine.calls import Tool, ToolForm, tool_from
-from inference_node.engine.constrain import Grammar, json_grammar, tools_grammar
+from inference_node.engine.constrain import Grammar, Thinking, json_grammar, tools_grammar
 from inference_node.engine.prefix import Kept, Why
 from inference_node.speculate.seam import ContextFull, Cut, NodeError, OutOfMemory, Sampling, TargetFacts
 
@@ -50,6 +50,7 @@ __all__ = [
     "Stats",
     "TargetFacts",
     "Text",
+    "Thinking",
     "Thought",
     "Ticket",
     "Tool",

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -63,8 +64,16 @@ class Grammar:
     about: str  # for messages: "response_format", "tools"
 
 
-def json_grammar(schema: Mapping[str, Any], *, thinking: bool, specials: frozenset[str]) -> Grammar:
-    """One JSON value of the schema. thinking: the answer begins inside a thought, which ends first."""
+class Thinking(StrEnum):
+    """Where an answer begins."""
+
+    INSIDE = "inside"  # in a thought that the prompt has opened; it ends before the rest
+    ALLOWED = "allowed"  # before a thought that the model may open
+    OVER = "over"  # after a thought, or where there are none
+
+
+def json_grammar(schema: Mapping[str, Any], *, thinking: Thinking, specials: frozenset[str]) -> Grammar:
+    """One JSON value of the schema."""
     return Grammar(_answer(_json(schema), thinking, specials), "response_format")
 
 
@@ -75,7 +84,7 @@ def tools_grammar(
     must_call: bool = False,
     many: bool = True,
     otherwise: Mapping[str, Any] | None = None,
-    thinking: bool = False,
+    thinking: Thinking = Thinking.ALLOWED,
     specials: frozenset[str] = frozenset(),
 ) -> Grammar:
     """Text, and then calls of these tools; with must_call nothing but calls; without tools no call at all.
@@ -320,14 +329,14 @@ def _alternatives(schema: Any, defs: Mapping[str, Any], depth: int = 0) -> list[
     return [schema]
 
 
-def _answer(body: str, thinking: bool, specials: frozenset[str], rules: Sequence[str] = ()) -> str:
-    """The whole grammar: thinking first, when the prompt has opened it or the model opens it by itself."""
+def _answer(body: str, thinking: Thinking, specials: frozenset[str], rules: Sequence[str] = ()) -> str:
+    """The whole grammar: the thought first, where there is one."""
     end = "</think>"
-    if not thinking and end not in specials:
+    if thinking is Thinking.OVER or (thinking is Thinking.ALLOWED and end not in specials):
         return "\n".join([f"start: {body}", *rules])
     space = "/\\n{0,2}/"
     thought = f"THOUGHT {end} {space}" if end in specials else f"THOUGHT_END {space}"
-    opened = thought if thinking else f"(<think> {thought})?"
+    opened = thought if thinking is Thinking.INSIDE else f"(<think> {thought})?"
     lines = [f"start: {opened} body", f"body: {body}", *rules]
     if end in specials:
         lines.append("THOUGHT: /(?s:.*)/")

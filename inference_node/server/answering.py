@@ -14,6 +14,7 @@ from inference_node.engine.api import (
     Request,
     Said,
     Template,
+    Thinking,
 )
 from inference_node.server import answers
 from inference_node.server.answers import Choice
@@ -196,7 +197,9 @@ async def completion_stream(here: Door, body: CompletionRequest, requests: Seque
 
 def _choices(asked: AskedChat) -> list[Choice]:
     return [
-        Choice(place, AnswerParser(form=asked.form, tools=asked.tools, thinking=asked.prompt.thinking))
+        Choice(
+            place, AnswerParser(form=asked.form, tools=asked.tools, thinking=asked.prompt.thinking is Thinking.INSIDE)
+        )
         for place in range(len(asked.requests))
     ]
 

@@ -71,7 +71,9 @@ def completion(here: Door, body: CompletionRequest, client: str) -> tuple[api.Re
     """One request per prompt and answer, in the order of their indices. Call it off the event loop."""
     template = here.node.template
     schema = _schema(body.response_format)
-    grammar = None if schema is None else api.json_grammar(schema, thinking=False, specials=template.specials)
+    grammar = (
+        None if schema is None else api.json_grammar(schema, thinking=api.Thinking.OVER, specials=template.specials)
+    )
     requests: list[api.Request] = []
     for prompt in body.prompts:
         tokens = template.encode(prompt, begin=True) if isinstance(prompt, str) else prompt
@@ -137,7 +139,7 @@ def _template_options(body: ChatRequest, template: api.Template) -> dict[str, An
 
 
 def _grammar(
-    body: ChatRequest, tools: Sequence[api.Tool], form: api.ToolForm, thinking: bool, template: api.Template
+    body: ChatRequest, tools: Sequence[api.Tool], form: api.ToolForm, thinking: api.Thinking, template: api.Template
 ) -> api.Grammar | None:
     """What the answer must look like, where the request says so."""
     schema = _schema(body.response_format)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from inference_node.engine.api import NodeError, Template
+from inference_node.engine.api import NodeError, Template, Thinking
 from inference_node.server.errors import Refused
 from inference_node.server.returning import Returned, Returning
 from inference_node.server.wire import Message, ToolWire
@@ -36,7 +36,7 @@ class Prompt:
 
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...]  # indices where a message begins
-    thinking: bool  # the answer begins inside a thought
+    thinking: Thinking  # whether the answer begins inside a thought, or may have one
     history: tuple[bytes, ...]  # keys of the conversation after each message, for `Returning`
     spliced: int  # messages whose generated ids were used
 
@@ -68,10 +68,16 @@ def prepare(
     return Prompt(
         tokens=tuple(tokens),
         boundaries=composer.boundaries(tokens),
-        thinking=add_generation_prompt and plain.rstrip().endswith(THINK),
+        thinking=_thinking(plain) if add_generation_prompt else Thinking.OVER,
         history=keys,
         spliced=sum(not isinstance(part, str) for part in parts),
     )
+
+
+def _thinking(text: str) -> Thinking:
+    if text.rstrip().endswith(THINK):
+        return Thinking.INSIDE
+    return Thinking.OVER if text.rstrip().endswith(THINK_END) else Thinking.ALLOWED
 
 
 def history(messages: Sequence[Message]) -> tuple[bytes, ...]:

@@ -9,7 +9,15 @@ from jsonschema import Draft202012Validator
 
 from inference_node.engine.answer import AnswerParser, CallOpened, CallPart, Text
 from inference_node.engine.calls import BadTool, Tool, ToolForm, tool_from
-from inference_node.engine.constrain import BadGrammar, Compiler, Grammar, Matcher, json_grammar, tools_grammar
+from inference_node.engine.constrain import (
+    BadGrammar,
+    Compiler,
+    Grammar,
+    Matcher,
+    Thinking,
+    json_grammar,
+    tools_grammar,
+)
 from tests.inference_node.engine.toy import END, THINKING_TEMPLATE, VOCAB, ids, toy
 
 TOKENS = toy(THINKING_TEMPLATE)
@@ -105,11 +113,12 @@ def test_no_call_begins_when_no_tool_is_on_offer() -> None:
 
 def test_a_thought_comes_before_the_constrained_part() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    grammar = json_grammar(schema, thinking=True, specials=TOKENS.specials)
+    grammar = json_grammar(schema, thinking=Thinking.INSIDE, specials=TOKENS.specials)
     assert accepts(grammar, 'so {"b": 2}\n</think>\n\n{"a": 1}')
     assert not accepts(grammar, '{"a": 1}')
-    assert accepts(tools(thinking=True), f"hm</think>\n\n{PINGED}")
+    assert accepts(tools(thinking=Thinking.INSIDE), f"hm</think>\n\n{PINGED}")
     assert accepts(tools(), f"<think>hm</think>\n\n{PINGED}")
+    assert not accepts(tools(thinking=Thinking.OVER), f"<think>hm</think>\n\n{PINGED}")
 
 
 def test_a_tokenizer_without_the_markers_spells_them_out() -> None:
@@ -233,7 +242,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_by_name(parameters: dict[st
 
 def test_a_bad_response_schema_is_refused_by_name() -> None:
     with pytest.raises(BadGrammar, match="uniqueItems"):
-        matcher(json_grammar({"type": "array", "uniqueItems": True}, thinking=False, specials=TOKENS.specials))
+        matcher(json_grammar({"type": "array", "uniqueItems": True}, thinking=Thinking.OVER, specials=TOKENS.specials))
 
 
 def test_definitions_of_the_tool_serve_its_parameters() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from inference_node.engine.api import Thinking
 from inference_node.engine.tokens import TemplateRefused
 from inference_node.server.chat import Controls, Prompt, arguments_of, prepare
 from inference_node.server.errors import Refused
@@ -36,13 +37,13 @@ def test_a_prompt_is_what_the_template_writes() -> None:
     assert text_of(prompt) == (
         "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<think>\n"
     )
-    assert prompt.thinking
+    assert prompt.thinking is Thinking.INSIDE
     assert prompt.tokens == tuple(TEMPLATE.encode(text_of(prompt)))
 
 
 def test_a_prompt_without_thinking_does_not_begin_inside_a_thought() -> None:
     prompt = rendered(("user", "Hi"), options={"enable_thinking": False})
-    assert not prompt.thinking
+    assert prompt.thinking is Thinking.OVER
     assert text_of(prompt).endswith("<think>\n\n</think>\n\n")
 
 
