@@ -15,7 +15,7 @@ from orchestrator.services.errors import OutsideError
 from orchestrator.settings import Settings
 from orchestrator.store import migrate as migrations
 
-LAST_REQUESTS_S = 3  # event streams are cut after this when the server ends
+LAST_REQUESTS_S = 3  # what is still being answered is cut after this when the server ends
 
 
 def add_to(app: typer.Typer) -> None:
@@ -31,15 +31,14 @@ def web(
     port: Annotated[int | None, typer.Option(help="Port to listen on.", show_default="8750")] = None,
 ) -> None:
     """Serve the pages and the API."""
-    import uvicorn
-
     from orchestrator.web.app import make_app
+    from orchestrator.web.serving import Server
 
     settings = settings_of(data, host=host, port=port)
     logs.configure(settings, "web")
     bring_up_to_date(settings)
     check_port(settings)
-    uvicorn.run(
+    Server(
         make_app(wiring.service(settings), settings),
         host=settings.host,
         port=settings.port,
@@ -48,7 +47,7 @@ def web(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_REQUESTS_S,
-    )
+    ).run()
 
 
 def worker(data: Data = None) -> None:

@@ -1,7 +1,7 @@
 """Reviews: the list, one while it runs, one that has ended, a step's log, two compared."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -63,7 +63,7 @@ def one_review(request: Request, review_id: UUID, shop: Shop) -> HTMLResponse:
     )
 
 
-def all_of(shop: Shop, found: ReviewPage) -> dict[str, object]:
+def all_of(shop: Shop, found: ReviewPage) -> dict[str, Any]:
     """What the page of an ended review names."""
     return {
         "page": found,

@@ -1,11 +1,14 @@
 """Runs the application with uvicorn, and ends it without waiting for open event streams."""
 
+import sys
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 GRACE_S = 5  # for requests that are being answered
+DID_NOT_START = 3  # exit status, as uvicorn's own command has it
 
 
 class Server(uvicorn.Server):
@@ -13,7 +16,14 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, **options: Any):
         self.application = app
-        super().__init__(uvicorn.Config(app, **{"timeout_graceful_shutdown": GRACE_S, **options}))
+        # The application has nothing to open or close, so it takes no part in uvicorn's lifespan.
+        super().__init__(uvicorn.Config(app, **{"timeout_graceful_shutdown": GRACE_S, "lifespan": "off", **options}))
+
+    def run(self, sockets: Any = None) -> None:
+        with suppress(KeyboardInterrupt):  # uvicorn has shut down by then and raises the signal once more
+            super().run(sockets)
+        if not self.started:
+            sys.exit(DID_NOT_START)
 
     async def shutdown(self, sockets: Any = None) -> None:
         self.application.state.closing = True

@@ -35,6 +35,7 @@ from review_agents.records import (
     Ran,
     Severity,
     Verdict,
+    VerificationState,
 )
 from review_agents.records import Session as Timed
 from tests.bench.figures import ROOT
@@ -196,9 +197,9 @@ def file_findings(db: Session, nights: list[Review]) -> UUID:
         for review in nights[-1 - nights_ago : -1]:
             make_sighting(db, review, finding, candidate=candidate, lifecycle=past(review, first, lifecycle, before))
         ran = Ran(exit=1, seconds=0.31, head=candidate.reproduction.observed + "\n" if candidate.reproduction else "")
-        make_sighting(
-            db, done, finding, candidate=candidate, lifecycle=lifecycle, verification=make_verification(runs=(ran,) * 2)
-        )
+        state = VerificationState.NOT_REPRODUCED if lifecycle is Lifecycle.FIXED else VerificationState.CONFIRMED
+        verification = make_verification(state, runs=(ran,) * 2)
+        make_sighting(db, done, finding, candidate=candidate, lifecycle=lifecycle, verification=verification)
         finding.state = FindingState.FIXED if lifecycle is Lifecycle.FIXED else FindingState.OPEN
         shown = shown or finding.id
     assert shown is not None
@@ -211,6 +212,15 @@ def past(review: Review, first: Review, lifecycle: Lifecycle, before: Review) ->
     return Lifecycle.FIXED if lifecycle is Lifecycle.REGRESSED and review is before else Lifecycle.PERSISTING
 
 
+RULES = {
+    Kind.PACKAGING: "wheel.missing-data",
+    Kind.CORRECTNESS: "readme.output-differs",
+    Kind.DOCUMENTATION: "readme.unknown-option",
+    Kind.PERFORMANCE: "import.slow",
+    Kind.USABILITY: "cli.traceback",
+}
+
+
 def claims() -> list[tuple[Candidate, int, Lifecycle]]:
     """Candidate, in how many earlier nights it was seen, and what it is now."""
 
@@ -218,7 +228,7 @@ def claims() -> list[tuple[Candidate, int, Lifecycle]]:
         reproduction = make_reproduction(control="python -c 'import spanparse'", **proof)
         return make_candidate(
             title=title, description=description, kind=kind, severity=severity, places=(place,),
-            reproduction=reproduction, rule=proof.get("rule", "readme.output-differs"), shape=title,
+            reproduction=reproduction, rule=RULES[kind], shape=title,
         )  # fmt: skip
 
     return [

@@ -24,7 +24,7 @@ class Site:
 
     def start(self) -> None:
         app = make_app(self.shop, self.shop.settings)
-        self.server = Server(app, host="127.0.0.1", port=self.port, log_level="warning", lifespan="off")
+        self.server = Server(app, host="127.0.0.1", port=self.port, log_level="warning")
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         until = time.monotonic() + 20
