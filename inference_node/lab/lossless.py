@@ -88,7 +88,7 @@ class Plain:
 
 
 def compare(
-    folder: Path, tokens: int, told: Callable[[str], None] = lambda line: None
+    folder: Path, tokens: int, told: Callable[[str], None] = lambda line: None, device: str = "cpu"
 ) -> tuple[Tally, dict[str, float]]:
     """Run all cells with about `tokens` in total. Returns the tally, and margins against transformers."""
     each = max(8, math.ceil(tokens / (len(FAMILIES) * len(WEIGHTS) * len(SETTINGS) * len(DRAFTERS))))
@@ -98,7 +98,9 @@ def compare(
         pair = fabricate_pair(folder / family, family, block=BLOCK, mtp=True)
         for number, weights in enumerate(WEIGHTS):
             rollback = ("replay", "snapshots")[number % 2]
-            target = load_reference(str(pair.target), str(pair.drafter), weights=weights, rollback=rollback).target
+            target = load_reference(
+                str(pair.target), str(pair.drafter), weights=weights, rollback=rollback, device=device
+            ).target
             for cell, drafter, plain in _cells(family, weights, target, pair, each):
                 target.pair.drafter = drafter
                 said, cycles, accepted = speak(target, plain.prompt, cell.sampling, each, poison=True)
@@ -154,7 +156,7 @@ def _own_head(folder: Path, target: ReferenceTarget) -> MultiToken:
     tensors = model_files.SafetensorFiles(folder)
     names = [name for name in tensors.shapes() if name.startswith("mtp.")]
     model = target.pair.model
-    read = {name.removeprefix("mtp."): tensors.read(name).to(model.dtype) for name in names}
+    read = {name.removeprefix("mtp."): tensors.read(name).to(model.device, model.dtype) for name in names}
     return MultiToken(read, model, str(folder))
 
 
@@ -217,11 +219,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=100_000, help="in total over all cells")
     parser.add_argument("--out", type=Path, help="folder to write lossless.json into")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     quieten()
     with tempfile.TemporaryDirectory() as folder:
-        tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True))
+        tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
     print(f"{tally.tokens} tokens, {tally.mismatches} mismatches; {tally.accepted} drafts accepted")
     for line in tally.parted:
         print(line)
