@@ -89,19 +89,19 @@ class NoDrafter:
 class NgramDrafter(NoDrafter):
     """Guesses that what followed the same few tokens earlier in the sequence follows again.
 
-    The longest match wins, then the latest. Its memory is an index from token runs to the place after them, filled as
-    tokens are seen; entries that a truncation has made wrong are noticed when they are looked up.
+    The longest match wins, then the latest. Its memory is an index from hashes of token runs to the place after them,
+    filled as tokens are seen; what a truncation or a collision has made wrong is noticed when it is looked up.
     """
 
     name = "ngram"
 
-    def __init__(self, block: int, longest: int = 6, shortest: int = 2) -> None:
+    def __init__(self, block: int, lengths: Sequence[int] = (6, 4, 3, 2)) -> None:
         super().__init__(block)
-        self.lengths = range(longest, shortest - 1, -1)
+        self.lengths = lengths  # longest first
         self.reset()
 
     def reset(self) -> None:
-        self.after: dict[tuple[int, ...], int] = {}
+        self.after: dict[int, int] = {}
         self.indexed = 0  # tokens whose runs are in `after`
 
     def propose(self, tokens: Sequence[int], most: int, guess: Guess) -> list[int]:
@@ -110,7 +110,7 @@ class NgramDrafter(NoDrafter):
             if len(tokens) <= length:
                 continue
             run = tuple(tokens[-length:])
-            place = self.after.get(run, len(tokens))
+            place = self.after.get(hash(run), len(tokens))
             if place < len(tokens) and tuple(tokens[place - length : place]) == run:
                 return _continued(tokens, place, most)
         return []
@@ -126,7 +126,7 @@ class NgramDrafter(NoDrafter):
         for end in range(max(self.indexed, 1), len(tokens)):
             for length in self.lengths:
                 if length <= end:
-                    self.after[tuple(tokens[end - length : end])] = end
+                    self.after[hash(tuple(tokens[end - length : end]))] = end
         self.indexed = max(self.indexed, len(tokens) - 1)
 
 

@@ -61,6 +61,8 @@ class ReferenceCheckpoint:
     def release(self) -> None:
         if not self.released:
             self.released = True
+            if self.owner.closed:
+                return
             self.owner.pair.state.release(self.kept)
             self.owner.pair.drafter.release(self.draft)
 

@@ -19,7 +19,7 @@ import torch
 
 from inference_node.models.target import Forwarded, TextModel
 from inference_node.speculate.choose import Chooser, logprobs
-from inference_node.speculate.propose import Drafter
+from inference_node.speculate.propose import Drafter, Guess
 from inference_node.speculate.seam import Constraint, Cut, CycleResult, Timings, TokenLogprobs
 from inference_node.state import recurrent
 from inference_node.state.recurrent import BlockNotes
@@ -148,7 +148,7 @@ def commit(pair: Pair, turn: Turn, verified: VerifiedBlock, seen: Forwarded, not
         turn.constraint.advance(verified.tokens)
 
 
-def _guess(pair: Pair, turn: Turn):  # type: ignore[no-untyped-def]  # a Guess
+def _guess(pair: Pair, turn: Turn) -> Guess:
     return lambda logits, position: turn.chooser.draft(logits, position, own_noise=pair.own_noise)
 
 

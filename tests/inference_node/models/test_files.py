@@ -64,3 +64,26 @@ def test_an_index_that_names_a_missing_file_is_refused(tmp_path):
 def test_a_folder_without_weights_is_refused(tmp_path):
     with pytest.raises(BadModel, match="at least one file"):
         files.SafetensorFiles(tmp_path)
+
+
+def test_a_hub_that_does_not_answer_is_an_error_in_words(monkeypatch):
+    import huggingface_hub
+
+    def refuse(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    told: list[str] = []
+    with pytest.raises(
+        NodeError, match=r"No directory owner/name here, and the hub did not give it \(ConnectionError: no route"
+    ):
+        files.find("owner/name", lambda what, done: told.append(what))
+    assert told == ["downloading owner/name"]
+
+
+def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("models/none", "./nowhere", "/nowhere/at/all"):
+        with pytest.raises(NodeError, match=f"No model at {name}"):
+            files.find(name)

@@ -134,3 +134,31 @@ def test_ids_past_the_tokenizer_have_no_logits_and_the_rest_are_fp32_sums(loaded
     assert target.facts.vocab == 512 and target.facts.known_ids == 504
     logits, _ = forward_block(target.pair.model, prefilled(target.pair.model, prompt(20)), [1])
     assert logits.shape == (8, 504) and logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("family", ["mistral", "qwen2", "qwen3"])
+def test_sliding_windows_biases_and_tied_embeddings_are_those_of_unmodified_transformers(tmp_path, family):
+    from transformers import AutoConfig
+
+    from inference_node.speculate.loading import load_reference
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "vocab_size": 512}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": 20, "tie_word_embeddings": True}
+    if family != "mistral":
+        sizes |= {"use_sliding_window": True, "max_window_layers": 1}
+    config = AutoConfig.for_model(family, **sizes)
+    torch.manual_seed(3)
+    theirs = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    for parameter in theirs.parameters():
+        if parameter.dim() == 2:
+            torch.nn.init.normal_(parameter, std=parameter.shape[-1] ** -0.5)
+        else:  # norms and biases
+            torch.nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.2)
+    theirs.eval().save_pretrained(tmp_path)
+    target = load_reference(str(tmp_path), "none", weights="fp32", block=8).target
+    tokens = prompt(120)
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    state = prefilled(target.pair.model, tokens[:90])
+    got = torch.cat([_decode(target.pair.model, state, token) for token in tokens[90:]])
+    assert float((got - expected[90:]).abs().max()) < 1e-4

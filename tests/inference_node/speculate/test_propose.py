@@ -5,7 +5,7 @@ def guess(logits, position):
     raise AssertionError("nothing to guess from")
 
 
-def ngram(tokens: list[int], most: int = 4, **options: int) -> list[int]:
+def ngram(tokens: list[int], most: int = 4, **options) -> list[int]:
     return NgramDrafter(8, **options).propose(tokens, most, guess)
 
 
@@ -22,7 +22,7 @@ def test_the_longest_match_wins_over_the_latest():
 
 
 def test_among_equal_matches_the_latest_wins():
-    assert ngram([1, 2, 3, 1, 2, 4, 1, 2], longest=2) == [4, 1, 2, 4]
+    assert ngram([1, 2, 3, 1, 2, 4, 1, 2], lengths=(2,)) == [4, 1, 2, 4]
 
 
 def test_no_match_proposes_nothing():

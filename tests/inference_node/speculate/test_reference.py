@@ -364,7 +364,10 @@ def test_nothing_works_after_close(fabricated):
     from inference_node.speculate.loading import load_reference
 
     target = load_reference(str(fabricated("llama").target), "none", weights="fp32", block=8).target
+    target.prefill([1, 2, 3])
+    kept = target.checkpoint()
     target.close()
     target.close()
+    kept.release()
     with pytest.raises(MisuseOfTarget, match="reset after close"):
         target.reset()
