@@ -16,6 +16,11 @@ NETWORK = re.compile(
     r"|IncompleteRead|RemoteDisconnected|getaddrinfo (?:EAI_AGAIN|ENOTFOUND)|ECONNREFUSED|ETIMEDOUT|ENOTFOUND"
     r"|spurious network error",
 )
+# How pip, git, cargo and npm say that the egress proxy refused.
+REFUSED = re.compile(r"[Tt]unnel(?:ing)? (?:connection |socket )?(?:failed|could not)|Refused by the egress proxy")
+UNTRUSTED = re.compile(r"CERTIFICATE_VERIFY_FAILED|(?:unable to get local|self[- ]signed).{0,30}certificate")
+NO_INDEX = re.compile(r"No matching distribution found|Could not find a version that satisfies")
+HINT = "`lamplighter doctor` prints the settings for this machine"
 COMPILER = r"(?:[\w.-]*-)?(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+)(?:-\d+)?"
 # What the output says, and what to ask for; the first group, where there is one, completes the answer.
 NEEDS = (
@@ -39,6 +44,7 @@ NEEDS = (
     (r"Package '?([\w.+-]+)'?,? (?:was not|not) found in the pkg-config", "the library {}"),
     (r"No such file or directory: '(git|go|node|npm|swig|make|ninja|nvcc|java|pkg-config)'", "the program {}"),
     (r"(?:^|\s)(\w[\w+-]*): (?:command )?not found", "the program {}"),
+    (r"make(?:\[\d+\])?: ([\w.+/-]+): (?:No such file or directory|Permission denied)", "the program {}"),
     (r"No space left on device", "more disk space"),
     (r"not a supported wheel on this platform|Unsupported platform", "another operating system"),
 )
@@ -60,6 +66,11 @@ def read_failure(ran: Ran) -> Failure:
         return Failure(kind="time", reason=f"the command was still running after {ran.seconds:.0f} s")
     if ran.oom or ran.signal is not None or ran.exit == 137:
         return Failure(kind="memory", reason=f"the command {ran.ending}")
+    if ran.refusals and REFUSED.search(output):
+        return Failure(kind="network", reason=f"{ran.refusals[0]}. {HINT}")
+    if UNTRUSTED.search(output):
+        reason = "nobody in the sandbox trusts the certificate of the package index (LAMPLIGHTER_SANDBOX_CA_FILE)"
+        return Failure(kind="network", reason=f"{reason}. {HINT}")
     needed = _needed(output)
     if needed:
         return Failure(kind="needs", reason=f"needs {needed}")
@@ -68,6 +79,11 @@ def read_failure(ran: Ran) -> Failure:
             kind="network", reason=f"the network or the package index did not answer: {_line(NETWORK, output)}"
         )
     return Failure(kind="fault", reason=error_line(output) or ran.ending)
+
+
+def index_is_barred(ran: Ran) -> bool:
+    """Whether pip found nothing because the proxy let it through to nowhere: then each further try ends alike."""
+    return bool(ran.refusals and REFUSED.search(ran.output) and NO_INDEX.search(ran.output))
 
 
 def _needed(output: str) -> str:

@@ -101,7 +101,8 @@ def build_place(repo: Repo, manifest: Manifest, output: str, read: ReadText) -> 
     """The line of the repo's own build file that the traceback names last, else the manifest."""
     prefix = "" if manifest.root == "." else f"{manifest.root}/"
     tracked = set(repo.files)
-    for path, number in reversed(re.findall(r'File "(?:/tmp/[^"]*?/)?([\w./-]+\.py)", line (\d+)', output)):
+    for path, number in reversed(re.findall(r'File "(?:/tmp/[^"]*?/)?([\w./-]+\.py|<string>)", line (\d+)', output)):
+        path = "setup.py" if path == "<string>" else path  # setuptools runs it from a string
         if prefix + path in tracked:
             return place_at(prefix + path, int(number), read)
     for path in manifest.files:

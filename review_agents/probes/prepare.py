@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import needs
-from review_agents.probes.install_failures import Failure, read_failure
+from review_agents.probes.install_failures import Failure, index_is_barred, read_failure
 from review_agents.probes.install_findings import asked_extras, install_candidates
 from review_agents.probes.manifest import Manifest, find_projects
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
@@ -45,6 +45,7 @@ class Kitchen:
         self.repo = repo
         self.commands: list[Attempt] = []
         self.notes: list[str] = []
+        self.barred: Failure | None = None  # why the package index cannot be reached; pip tries for long each time
         self._texts: dict[str, str | None] = {}
         self._tracked = set(repo.files)
 
@@ -60,6 +61,12 @@ class Kitchen:
     def run(
         self, purpose: str, command: str, *, timeout_s: float, environment: Environment = Environment.NONE
     ) -> Attempt:
+        if self.barred and " -m pip " in command:
+            ending = "not tried: the package index cannot be reached"
+            self.commands.append(
+                Attempt(purpose=purpose, command=command, ok=False, ending=ending, failure=self.barred)
+            )
+            return self.commands[-1]
         ran = self.workspace.run(command, environment=environment, network=Network.EGRESS, timeout_s=timeout_s)
         return self.keep(purpose, command, ran)
 
@@ -82,6 +89,8 @@ class Kitchen:
     def why(self, ran: Ran) -> Failure:
         """The reason of a failure. An unmet need is the repo's fault only if the index has the project at all."""
         failure = read_failure(ran)
+        if index_is_barred(ran):
+            self.barred = failure
         unmet = re.search(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)", ran.output)
         if not failure.is_fault or unmet is None:
             return failure

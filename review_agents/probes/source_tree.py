@@ -7,6 +7,7 @@ from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.records import Place, Repo
 
+ROOT_TESTS = {"test.py", "tests.py", "runtests.py", "run_tests.py"}
 TEST_PARTS = {"test", "tests", "testing", "_tests", "_test", "conftest.py"}
 
 
@@ -123,7 +124,8 @@ def parsed(text: str) -> ast.Module | None:
 
 def is_test_path(path: str) -> bool:
     parts = path.split("/")
-    return bool(TEST_PARTS & set(parts)) or parts[-1].startswith("test_") or parts[-1].endswith("_test.py")
+    name = parts[-1]
+    return bool(TEST_PARTS & set(parts)) or name.startswith("test_") or name.endswith("_test.py") or path in ROOT_TESTS
 
 
 def under(root: str, path: str) -> str:

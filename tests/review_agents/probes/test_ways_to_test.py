@@ -1,5 +1,5 @@
 from review_agents.probes.manifest import find_projects
-from review_agents.probes.tests import base_of, pytest_ways
+from review_agents.probes.suites import base_of, pytest_ways
 from review_agents.probes.ways_to_test import documented_commands, runnable
 
 
