@@ -231,6 +231,8 @@ class Docker:
         ]
         if limits.cpus and tuple(seen["cpus"]) != limits.cpus:
             missing.append(f"pinning to CPUs (inside there are {seen['cpus']})")
+        if self.podman:
+            missing.append("size of /tmp (Podman mounts its own over ours; the memory limit covers it)")
         return (*missing, VOLUMES_ARE_WATCHED, *seccomp.missing_limits())
 
     # Engine objects ----------------------------------------------------------------------
