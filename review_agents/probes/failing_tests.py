@@ -252,6 +252,9 @@ def surroundings_of(case: Case, tree: SourceTree) -> str:
     why = surroundings(f"{case.type}: {case.message}", ran_program=started)
     if not why and case.type in OPAQUE:
         why = surroundings(case.text[-1500:])
+    fixture = re.search(r"fixture '(\w+)' not found", case.text)
+    if fixture:
+        return f"needs the pytest plugin that provides the fixture {fixture[1]}"
     path = missing_path(case)
     module = next((folder for folder in submodules(tree) if path == folder or path.startswith(f"{folder}/")), "")
     if module:

@@ -79,25 +79,33 @@ WELL_KNOWN = {
     "cloudpickle": "cloudpickle", "typing_extensions": "typing-extensions", "docutils": "docutils", "build": "build",
     "sphinx": "sphinx", "jinja2": "jinja2", "packaging": "packaging", "tomli": "tomli", "toml": "toml",
     "click": "click", "asgiref": "asgiref", "aiohttp": "aiohttp", "flask": "flask", "virtualenv": "virtualenv",
-    "sortedcontainers": "sortedcontainers",
+    "sortedcontainers": "sortedcontainers", "pytest_freezer": "pytest-freezer", "pytest_httpx": "pytest-httpx",
+    "pytest_datadir": "pytest-datadir", "pytest_regressions": "pytest-regressions", "pyfakefs": "pyfakefs",
+    "pytest_trio": "pytest-trio", "pytest_django": "pytest-django", "pytest_timeout": "pytest-timeout",
 }  # fmt: skip
-# Fixtures that come from a plugin and need no import.
+# Fixtures and marks that come from a plugin and need no import -> the plugin's module.
 FIXTURES = {
-    "mocker": "pytest-mock",
-    "benchmark": "pytest-benchmark",
-    "httpserver": "pytest-httpserver",
-    "requests_mock": "requests-mock",
+    "mocker": "pytest_mock",
+    "benchmark": "pytest_benchmark",
+    "httpserver": "pytest_httpserver",
+    "requests_mock": "requests_mock",
     "snapshot": "syrupy",
-    "freezer": "pytest-freezer",
+    "freezer": "pytest_freezer",
     "respx_mock": "respx",
-    "httpx_mock": "pytest-httpx",
-    "datadir": "pytest-datadir",
-    "testdir_mypy": "pytest-mypy-plugins",
-    "regtest": "pytest-regtest",
-    "file_regression": "pytest-regressions",
-    "data_regression": "pytest-regressions",
-    "subtests": "pytest-subtests",
-    "virtualenv": "pytest-virtualenv",
+    "httpx_mock": "pytest_httpx",
+    "datadir": "pytest_datadir",
+    "file_regression": "pytest_regressions",
+    "data_regression": "pytest_regressions",
+    "fs": "pyfakefs",
+}
+MARKS = {
+    "asyncio": "pytest_asyncio",
+    "anyio": "anyio",
+    "trio": "pytest_trio",
+    "django_db": "pytest_django",
+    "timeout": "pytest_timeout",
+    "benchmark": "pytest_benchmark",
+    "freeze_time": "pytest_freezer",
 }
 
 

@@ -5,6 +5,7 @@
 The wheel, the sdist and what they turned into lie in /venv/plain/lamplighter for the probes that come later.
 """
 
+import json
 import re
 import shlex
 import time
@@ -445,9 +446,10 @@ def readme_installs(kitchen: Kitchen) -> tuple[needs.InstallLine, ...]:
 
 
 def missing_modules(kitchen: Kitchen) -> tuple[str, ...]:
-    """Top-level modules that test files import and /venv/test cannot find."""
+    """Top-level modules that test files need, by import, fixture or mark, and /venv/test cannot find."""
+    arguments = ("/job/repo", json.dumps(needs.FIXTURES), json.dumps(needs.MARKS))
     try:
-        return tuple(run_inside(kitchen.workspace, "missing_modules", "/job/repo", python=f"{TEST}/bin/python"))
+        return tuple(run_inside(kitchen.workspace, "missing_modules", *arguments, python=f"{TEST}/bin/python"))
     except InsideFailed as problem:
         kitchen.notes.append(f"Could not look for modules that tests need: {problem}")
         return ()

@@ -7,7 +7,7 @@ from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.records import Place, Repo
 
-ROOT_TESTS = {"test.py", "tests.py", "runtests.py", "run_tests.py"}
+TEST_MODULES = {"test.py", "tests.py", "runtests.py", "run_tests.py"}
 TEST_PARTS = {"test", "tests", "testing", "_tests", "_test", "conftest.py"}
 
 
@@ -125,7 +125,9 @@ def parsed(text: str) -> ast.Module | None:
 def is_test_path(path: str) -> bool:
     parts = path.split("/")
     name = parts[-1]
-    return bool(TEST_PARTS & set(parts)) or name.startswith("test_") or name.endswith("_test.py") or path in ROOT_TESTS
+    return (
+        bool(TEST_PARTS & set(parts)) or name.startswith("test_") or name.endswith("_test.py") or name in TEST_MODULES
+    )
 
 
 def under(root: str, path: str) -> str:

@@ -5,6 +5,7 @@ that the repo names. What fails for want of a network, a program, a display and 
 """
 
 import re
+import shlex
 from collections.abc import Iterable
 
 from review_agents.ports import Workspace
@@ -17,7 +18,7 @@ from review_agents.probes.failing_tests import (
     surroundings_of,
 )
 from review_agents.probes.prepared import Prepared
-from review_agents.probes.source_tree import ROOT_TESTS, SourceTree, is_test_path
+from review_agents.probes.source_tree import TEST_MODULES, SourceTree, is_test_path
 from review_agents.probes.suites import LIMIT_S, Case, Suite, first_that_runs, pytest_ways, run_alone, run_suite
 from review_agents.probes.tracebacks import surroundings
 from review_agents.probes.unittest_runs import unittest_result, unittest_ways
@@ -56,8 +57,9 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed for its tests"
         )
     documented = documented_commands(repo.files, prepared.manifests, lambda path: tree.text(path) or None)
-    roots = [f"python -m pytest {path}" for path in sorted(ROOT_TESTS & tree.tracked)]
-    suite, other_ways = first_that_runs(workspace, (*pytest_ways(documented), *roots))
+    modules = [path for path in sorted(tree.tracked) if path.rpartition("/")[2] in TEST_MODULES][:5]
+    by_name = (f"python -m pytest {shlex.join(modules)}",) if modules else ()  # names that pytest does not look for
+    suite, other_ways = first_that_runs(workspace, (*pytest_ways(documented), *by_name))
     if not suite.cases:
         for way in unittest_ways(documented):
             ran = workspace.run(way, environment=Environment.TEST, timeout_s=LIMIT_S)

@@ -1,4 +1,7 @@
-"""Modules that test files import and this interpreter cannot find. Arguments: tree, result file."""
+"""Modules that test files need and this interpreter cannot find.
+
+Arguments: tree, JSON of fixture -> module, JSON of mark -> module, result file.
+"""
 
 import ast
 import importlib.util
@@ -32,13 +35,16 @@ def test_files(tree):
                 yield os.path.join(folder, name)
 
 
-def wanted(path):
-    """Top-level names imported outside of `try`, and outside of functions (a skip may guard those)."""
+def parsed(path):
     try:
         with open(path, "rb") as source:
-            tree = ast.parse(source.read())
+            return ast.parse(source.read())
     except (SyntaxError, ValueError, RecursionError, MemoryError, OSError):
-        return set()
+        return ast.Module([], [])
+
+
+def imported(tree):
+    """Names imported outside of `try`, and outside of functions (a skip may guard those)."""
     names = set()
     waiting = list(tree.body)
     while waiting:
@@ -57,6 +63,21 @@ def wanted(path):
     return names
 
 
+def from_plugins(trees, fixtures, marks):
+    """Modules of plugins whose fixtures or marks are used and that no test file defines itself."""
+    used, defined = set(), set()
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                defined.add(node.name)
+                if node.name.startswith("test"):
+                    used.update(argument.arg for argument in node.args.args)
+            elif isinstance(node, ast.Attribute) and getattr(node.value, "attr", "") == "mark":
+                used.add("mark " + node.attr)
+    modules = {fixtures[name] for name in used - defined if name in fixtures}
+    return modules | {marks[name[5:]] for name in used if name.startswith("mark ") and name[5:] in marks}
+
+
 def found(name, places):
     """Whether the module's top (or the two first parts, for a namespace package) can be found."""
     top = name.split(".")[0]
@@ -73,12 +94,16 @@ def found(name, places):
 
 
 def main():
-    tree, target = sys.argv[1:3]
+    tree, fixtures, marks, target = sys.argv[1:5]
     missing = set()
+    trees = []
     for path in test_files(tree):
         folder = os.path.dirname(path)
         places = {tree, os.path.join(tree, "src"), folder, os.path.dirname(folder)}
-        missing.update(name.split(".")[0] for name in wanted(path) if not found(name, places))
+        trees.append(parsed(path))
+        missing.update(name.split(".")[0] for name in imported(trees[-1]) if not found(name, places))
+    plugins = from_plugins(trees, json.loads(fixtures), json.loads(marks))
+    missing.update(name for name in plugins if not found(name, ()))
     with open(target, "w") as out:
         json.dump(sorted(missing), out)
 
