@@ -211,11 +211,14 @@ def does_not_start(suite: Suite, tree: SourceTree) -> Candidate | None:
     kind, message = raised[-1]
     if kind in ("ModuleNotFoundError", "ImportError") or surroundings(f"{kind}: {message}"):
         return None
-    line = line_in(conftest[1], output)
+    detail = re.search(r"^(Argument\(s\) .+)$", output, re.M)  # pluggy says what is wrong some lines further down
+    message = f"{message}: {detail[1]}" if detail else message
+    hook = re.search(r"for hook '(\w+)'", message)
+    line = tree.line_of(conftest[1], f"def {hook[1]}") if hook else line_in(conftest[1], output)
     return Candidate(
         kind=Kind.CORRECTNESS,
         rule="tests.do-not-start",
-        title=f"No test runs on a fresh clone: {conftest[1]} ends with {kind}: {message[:120]}",
+        title=f"No test runs on a fresh clone: {conftest[1]} ends with {kind}: {message[:160]}",
         description=(
             f"`{suite.command}` stops while it loads {conftest[1]}, before any test: {kind}: {message[:300]}. "
             f"Installed was {pytest_version(tree)}, since nothing in the repository asks for another one."
@@ -280,6 +283,21 @@ def reached_outside(workspace: Workspace, way: str, case: Case) -> str:
         return ""
     kind, _, name = seen[0].partition(" ")
     return f"needs the network: it tried to reach {name}" if kind == "network" else f"needs the program {name}"
+
+
+IN_A_TERMINAL = (
+    "import os, pty, sys\n"
+    "sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:], lambda fd: os.read(fd, 4096), lambda fd: b'')))"
+)
+
+
+def wants_a_terminal(workspace: Workspace, way: str, case: Case) -> str:
+    """Run a failing test in a terminal of a known kind: what passes there is no fault."""
+    command = f"{base_of(way)} -p no:cacheprovider -q -s --color=no {shlex.quote(case.id)}"
+    settings = "TERM=xterm-256color COLUMNS=80 LINES=24 LC_ALL=C.UTF-8"
+    script = f"{settings} python -c {shlex.quote(IN_A_TERMINAL)} bash -c {shlex.quote(command)} </dev/null"
+    ran = workspace.run(script, environment=Environment.TEST, timeout_s=ALONE_S)
+    return "needs a terminal" if ran.ok and re.search(r"\b1 passed\b", ran.output) else ""
 
 
 def submodules(tree: SourceTree) -> list[str]:

@@ -16,6 +16,7 @@ from review_agents.probes.failing_tests import (
     flaky_candidates,
     reached_outside,
     surroundings_of,
+    wants_a_terminal,
 )
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import TEST_MODULES, SourceTree, is_test_path
@@ -70,7 +71,9 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     failing = (*settled.failing, *settled.together)
     around = {case.id: surroundings_of(case, tree) for case in failing}
     for case in [case for case in failing if not around[case.id]][:MOST_WATCHED]:
-        around[case.id] = reached_outside(workspace, suite.command, case)
+        around[case.id] = reached_outside(workspace, suite.command, case) or wants_a_terminal(
+            workspace, suite.command, case
+        )
     faults = [case for case in failing if not around[case.id]]
     candidates = failures(workspace, faults, suite, settled, tree)
     candidates.extend(flaky_candidates(settled.flaky, suite, tree))
@@ -96,7 +99,10 @@ def settle(workspace: Workspace, suite: Suite, other_ways: tuple[str, ...]) -> S
     passed_alone: list[Case] = []
     for case in suite.failed[:MOST_RERUN]:
         again = run_alone(workspace, suite.command, case)
-        (failing if again is None or again.failed else passed_alone).append(case)
+        if again is None or again.failed:
+            failing.append(again or case)  # how it fails alone is what the proof will show
+        else:
+            passed_alone.append(case)
     for way in other_ways:
         if failing:
             other = run_suite(workspace, way, *dict.fromkeys(case.id for case in failing), timeout_s=300.0)

@@ -73,6 +73,8 @@ FILES = {
         "def test_swallows_a_missing_network():\n    import socket\n    found = None\n"
         "    try:\n        found = socket.getaddrinfo('example.org', 80)\n    except OSError:\n        pass\n"
         "    assert found\n\n\n"
+        "def test_speaks_to_a_terminal():\n    import os\n    import sys\n"
+        "    assert os.isatty(sys.__stdout__.fileno())\n\n\n"
         "def test_once_in_a_while(tmp_path_factory):\n    mark = Path('/tmp/tidy-mark')\n"
         "    first = not mark.exists()\n    mark.write_text('x')\n    assert not first\n"
     ),
@@ -112,6 +114,7 @@ def test_what_tests_need_and_the_sandbox_lacks_is_named(tidy: Reviewed):
         "test_needs_a_submodule",
         "test_needs_root",
         "test_swallows_a_missing_network",
+        "test_speaks_to_a_terminal",
     }
     assert "submodule" in could_not["tests/test_tidy.py::test_needs_a_submodule"]
 
