@@ -133,7 +133,7 @@ def belongs(path: str, one: Distribution, tree: SourceTree) -> bool:
         folder = tree.folder_of(one, package)
         if path == folder or (folder and path.startswith(f"{folder}/")):
             root = tree.path_root(one, package)
-            return (path if root == "." else path[len(root) + 1 :]) in one.files
+            return (path if root == "." else path[len(root) + 1 :]) in tree.shipped(one)
     return False
 
 

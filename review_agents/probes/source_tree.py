@@ -18,6 +18,8 @@ class SourceTree:
         self.workspace, self.repo, self.prepared = workspace, repo, prepared
         self.tracked = set(repo.files)
         self._texts: dict[str, str] = {}
+        self._folders: dict[tuple[str, str], str] = {}
+        self._shipped = {one.name: frozenset(one.files) for one in prepared.distributions}
 
     def text(self, path: str) -> str:
         """A tracked file's text; "" for anything else."""
@@ -30,8 +32,18 @@ class SourceTree:
                 self._texts[path] = ""
         return self._texts[path]
 
+    def shipped(self, distribution: Distribution) -> frozenset[str]:
+        """The wheel's files, relative to site-packages."""
+        return self._shipped[distribution.name]
+
     def folder_of(self, distribution: Distribution, package: str) -> str:
         """The tracked folder of a package (dotted), or the file of a single module; "" when it is generated."""
+        key = (distribution.root, package)
+        if key not in self._folders:
+            self._folders[key] = self._find_folder(distribution, package)
+        return self._folders[key]
+
+    def _find_folder(self, distribution: Distribution, package: str) -> str:
         inner = package.replace(".", "/")
         prefix = "" if distribution.root == "." else f"{distribution.root}/"
         places = [f"{prefix}{inner}", f"{prefix}src/{inner}", f"{prefix}lib/{inner}", f"{prefix}python/{inner}"]

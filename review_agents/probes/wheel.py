@@ -81,7 +81,7 @@ def absent_files(one: Distribution, tree: SourceTree) -> set[str]:
         return set()
     prefix = "" if root == "." else f"{root}/"
     relative = {path[len(prefix) :] for path in tree.tracked if path.startswith(prefix)}
-    return relative - set(one.files)
+    return relative - tree.shipped(one)
 
 
 # Running the same thing from the wheel and from the tree ---------------------------------
@@ -392,7 +392,7 @@ def missing_marker(one: Distribution, tree: SourceTree) -> list[Candidate]:
     for package in one.import_packages if root is not None else ():
         inner = f"{package.replace('.', '/')}/py.typed"
         path = under(root or ".", inner)
-        if path not in tree.tracked or inner in one.files:
+        if path not in tree.tracked or inner in tree.shipped(one):
             continue
         code = (
             "import importlib.util, os; "
