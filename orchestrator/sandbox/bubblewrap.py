@@ -63,7 +63,7 @@ from orchestrator.sandbox.box import (
     variables,
 )
 from orchestrator.sandbox.channel import Channel
-from orchestrator.sandbox.cloning import BUNDLE, clone_script
+from orchestrator.sandbox.cloning import BUNDLE, bundle_files, clone_script
 from orchestrator.sandbox.contract import Box, BoxOrder, Description, Role, SandboxError
 from orchestrator.sandbox.instance import instance_of
 from orchestrator.sandbox.interpreters import Interpreter
@@ -129,22 +129,31 @@ class Bubblewrap:
             path.chmod(0o755)
             if self.root and path.name in STEP_FOLDERS:
                 os.chown(path, STEP_UID, STEP_UID)
-        copy = volumes / "repo.bundle"
-        shutil.copyfile(bundle, copy)
-        copy.chmod(0o644)
+        handed = self.copies(bundle, volumes)
         limits = configured(self.settings, step_s=self.settings.git_timeout_s)
         order = BoxOrder(review, "clone", 1, role=Role.INSTALL, limits=limits)
-        box = self.start(order, extra=[(str(copy), BUNDLE)])
+        box = self.start(order, extra=[(str(copy), place) for place, copy in handed.items()])
         try:
             ran = box.run(clone_script(commit), environment=Environment.NONE, timeout_s=limits.step_s)
         finally:
             box.destroy()
-        copy.unlink()
+        for copy in handed.values():
+            copy.unlink()
         if not ran.ok:
             raise SandboxError(
                 f"Commit {commit} could not be cloned in the sandbox ({ran.ending}): {ran.output[-2000:]}"
             )
         (volumes / "prepared").write_text(commit)
+
+    def copies(self, bundle: Path, folder: Path) -> dict[str, Path]:
+        """The bundle's files where and as the step's user may read them, by their place in the box."""
+        copied = {}
+        for ending, path in bundle_files(bundle).items():
+            copy = folder / f"repo.bundle{ending}"
+            shutil.copyfile(path, copy)
+            copy.chmod(0o644)
+            copied[f"{BUNDLE}{ending}"] = copy
+        return copied
 
     def prepared(self, review: str) -> bool:
         check_review(review)

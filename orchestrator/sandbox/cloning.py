@@ -2,10 +2,12 @@
 
 Not `git clone`: a bundle need not name a HEAD, and a branch that points at the commit is checked
 out as such, because tools ask for the branch. No hooks, no filters, no submodules, no LFS download.
+Beside a bundle with a cut history lies NAME.shallow, which git wants as .git/shallow.
 """
 
 import re
 import shlex
+from pathlib import Path
 
 from orchestrator.sandbox.contract import SandboxError
 
@@ -18,6 +20,7 @@ commit={commit}
 cd /base/repo
 git init -q
 git config core.hooksPath /dev/null
+if [ -f {bundle}.shallow ]; then cat {bundle}.shallow > .git/shallow; fi
 branch=
 while read -r id name; do
     case $name in
@@ -31,6 +34,12 @@ if [ -n "$branch" ]; then git checkout -q -b "$branch" "$commit" --; else git ch
 git config --unset core.hooksPath
 test "$(git rev-parse HEAD)" = "$commit"
 """
+
+
+def bundle_files(bundle: Path) -> dict[str, Path]:
+    """What has to be in the sandbox: what is appended to the bundle's place there, and the file here."""
+    shallow = bundle.with_name(f"{bundle.name}.shallow")
+    return {"": bundle, **({".shallow": shallow} if shallow.exists() else {})}
 
 
 def clone_script(commit: str, bundle: str = BUNDLE) -> str:

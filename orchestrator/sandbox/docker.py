@@ -47,7 +47,7 @@ from orchestrator.sandbox.box import (
     variables,
 )
 from orchestrator.sandbox.channel import Channel, RunnerLost
-from orchestrator.sandbox.cloning import clone_script
+from orchestrator.sandbox.cloning import bundle_files, clone_script
 from orchestrator.sandbox.contract import (
     Box,
     BoxGone,
@@ -132,7 +132,7 @@ class Docker:
         script = clone_script(commit, BUNDLE)
         box = DockerBox(self, box_name(self.instance, order), order, fill=lambda archive: fill(archive, bundle))
         try:
-            ran = box.run(f"{script}\nrm {BUNDLE}", environment=Environment.NONE, timeout_s=limits.step_s)
+            ran = box.run(f"{script}\nrm {BUNDLE}*", environment=Environment.NONE, timeout_s=limits.step_s)
         finally:
             box.destroy()
         if not ran.ok:
@@ -233,6 +233,8 @@ class Docker:
             missing.append(f"pinning to CPUs (inside there are {seen['cpus']})")
         if self.podman:
             missing.append("size of /tmp (Podman mounts its own over ours; the memory limit covers it)")
+        if self.settings.sandbox_runtime:
+            missing.append("what commands may do to the step runner (another runtime may not keep them apart)")
         return (*missing, VOLUMES_ARE_WATCHED, *seccomp.missing_limits())
 
     # Engine objects ----------------------------------------------------------------------
@@ -279,8 +281,8 @@ class Docker:
             volumes.append(Mount(JOB, self.volume(order.review, "base"), "volume"))
         binds = [Mount(inside, host, "bind", read_only=True) for host, inside in operator_mounts(self.settings)]
         # The last two because Podman's own defaults are more than some hosts allow; pids_limit is what limits.
-        largest_file = max(limits.scratch_bytes, limits.volume_bytes)
-        ulimits = {"core": 0, "fsize": largest_file, "nofile": OPEN_FILES, "nproc": OPEN_FILES}
+        # The size of files is limited by the step runner: here it would also end gVisor's own memory file.
+        ulimits = {"core": 0, "nofile": OPEN_FILES, "nproc": OPEN_FILES}
         host = api.create_host_config(
             init=self.has_init,
             network_mode="none",
@@ -336,7 +338,9 @@ class DockerBox(RunnerBox):
         self.name = name
         self.order = order
         self.container = ""
-        self.setup = setup_order(order, files=own_files(sandbox.settings))
+        # Another runtime may mean another kernel, with other ideas of who may trace whom.
+        usual = not sandbox.settings.sandbox_runtime
+        self.setup = setup_order(order, files=own_files(sandbox.settings), tracing=usual)
         try:
             with outside(f"opening box {name}"):
                 self.container = sandbox.create(name, order)
@@ -385,7 +389,7 @@ class DockerBox(RunnerBox):
             if not state.get("OOMKilled"):
                 return super().lost(lost)
             self.give_up("its container ran out of memory")
-            return lost.output.finished(dropped_bytes=0, exit=None, signal=9, oom=True, seconds=lost.seconds)
+            return lost.output.finished(Ran(exit=None, signal=9, oom=True, seconds=lost.seconds))
         self.channel.close()
         self.setup = {**self.setup, "copy": None}
         try:
@@ -396,7 +400,7 @@ class DockerBox(RunnerBox):
             raise BoxGone(self.why_gone) from None
         if lost.cancelling:
             raise Cancelled
-        return lost.output.finished(dropped_bytes=0, exit=None, signal=9, timed_out=lost.silent, seconds=lost.seconds)
+        return lost.output.finished(Ran(exit=None, signal=9, timed_out=lost.silent, seconds=lost.seconds))
 
     def state(self) -> dict[str, Any]:
         with outside(f"inspecting {self.name}"):
@@ -482,7 +486,8 @@ class Archive:
 
 def fill(archive: Archive, bundle: Path | None) -> None:
     """The folders of the step's user inside the volumes, whose own roots stay root's, and the bundle."""
-    archive.put(BASE, tar_of(["repo", "bundle"], {"bundle/repo.bundle": bundle} if bundle else {}))
+    files = {f"bundle/repo.bundle{ending}": path for ending, path in bundle_files(bundle).items()} if bundle else {}
+    archive.put(BASE, tar_of(["repo", "bundle"], files))
     archive.put(VENV, tar_of(["plain", "test"], {}))
 
 

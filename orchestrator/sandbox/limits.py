@@ -84,7 +84,7 @@ class Cgroups:
                 if os.geteuid() == 0 and tree.controllers and not os.access(tree.root, os.W_OK):
                     continue  # a read-only tree, as in a container: named by missing_limits
                 raise SandboxError(f"The cgroup {folder} could not be set up: {error}.", retry=True) from None
-            folders.append((tree, folder))
+            folders.append(Folder(tree, folder, folder.stat().st_ino))
         return BoxCgroup(tuple(folders))
 
     def make_parent(self, tree: Hierarchy) -> None:
@@ -108,34 +108,46 @@ class Cgroups:
 
     def remove(self, name: str) -> None:
         """Kill what is left in the box's cgroups and remove them. Quiet when there is nothing."""
-        folders = [(tree, tree.root / self.parent / name) for tree in self.trees]
-        BoxCgroup(tuple((tree, folder) for tree, folder in folders if folder.is_dir())).remove()
+        for tree in self.trees:
+            remove(tree.root / self.parent / name)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One cgroup of a box. The number tells it from a later one of the same name."""
+
+    tree: Hierarchy
+    path: Path
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
 class BoxCgroup:
     """The cgroups of one box."""
 
-    folders: tuple[tuple[Hierarchy, Path], ...]
+    folders: tuple[Folder, ...]
 
     @property
     def process_files(self) -> tuple[Path, ...]:
         """A process that writes its id to each of these is inside."""
-        return tuple(folder / "cgroup.procs" for _, folder in self.folders)
+        return tuple(folder.path / "cgroup.procs" for folder in self.folders)
 
     @property
     def mounts(self) -> Iterator[tuple[Path, str]]:
         """Host folder and its place in the box, so that programs (and our step runner) read their own limits."""
-        for tree, folder in self.folders:
-            if tree.version == 2 and tree.controllers:
-                yield folder, "/sys/fs/cgroup"
-            elif tree.version == 1:
-                for name in sorted(tree.controllers):
-                    yield folder, f"/sys/fs/cgroup/{name}"
+        for folder in self.folders:
+            if folder.tree.version == 2 and folder.tree.controllers:
+                yield folder.path, "/sys/fs/cgroup"
+            elif folder.tree.version == 1:
+                for name in sorted(folder.tree.controllers):
+                    yield folder.path, f"/sys/fs/cgroup/{name}"
 
     def remove(self) -> None:
-        for _, folder in self.folders:
-            remove(folder)
+        """Kill what is left in them and remove them; a box that took over the name is left alone."""
+        for folder in self.folders:
+            with suppress(FileNotFoundError):
+                if folder.path.stat().st_ino == folder.number:
+                    remove(folder.path)
 
 
 LIMIT_FILES = {

@@ -29,6 +29,7 @@ CALLS: dict[str, dict[str, int]] = {
         "delete_module": 176, "open_by_handle_at": 304, "name_to_handle_at": 303, "swapon": 167, "swapoff": 168,
         "reboot": 169, "quotactl": 179, "acct": 163, "settimeofday": 164, "clock_settime": 227, "clock_adjtime": 305,
         "syslog": 103, "lookup_dcookie": 212, "iopl": 172, "ioperm": 173,
+        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "pidfd_getfd": 438,
         "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     },
     "aarch64": {
@@ -40,11 +41,13 @@ CALLS: dict[str, dict[str, int]] = {
         "delete_module": 106, "open_by_handle_at": 265, "name_to_handle_at": 264, "swapon": 224, "swapoff": 225,
         "reboot": 142, "quotactl": 60, "acct": 89, "settimeofday": 170, "clock_settime": 112, "clock_adjtime": 266,
         "syslog": 116, "lookup_dcookie": 18,
+        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "pidfd_getfd": 438,
         "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427,
     },
 }  # fmt: skip
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NOT_THERE = ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")
+TRACING = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd")
 BY_ARGUMENT = ("clone", "unshare", "socket")
 X32_BIT = 0x40000000
 
@@ -53,8 +56,12 @@ NUMBER_AT, ARCH_AT, ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data; ar
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 
 
-def program(machine: str | None = None) -> bytes:
-    """The filter for this kind of machine; empty for kinds without a table (see `missing_limits`)."""
+def program(machine: str | None = None, *, tracing: bool = True) -> bytes:
+    """The filter for this kind of machine; empty for kinds without a table (see `missing_limits`).
+
+    tracing     whether debuggers may trace what they started. Not where the kernel lets a program trace
+                the step runner although it is not dumpable (gVisor).
+    """
     machine = machine or platform.machine()
     if machine not in CALLS:
         return b""
@@ -68,7 +75,7 @@ def program(machine: str | None = None) -> bytes:
     if machine == "x86_64":
         lines += [jump(JUMP_AT_LEAST, X32_BIT, 0, 1), statement(RETURN, FAIL | errno.ENOSYS)]
     for name, number in calls.items():
-        if name not in BY_ARGUMENT:
+        if name not in BY_ARGUMENT and not (tracing and name in TRACING):
             code = errno.ENOSYS if name in NOT_THERE else errno.EPERM
             lines += [jump(JUMP_EQUAL, number, 0, 1), statement(RETURN, FAIL | code)]
     for name in ("clone", "unshare"):  # five lines each: skip all of them when it is another call

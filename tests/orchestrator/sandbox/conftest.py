@@ -38,7 +38,7 @@ ENGINES = ("docker", "podman", "runsc")
 WITH_AN_ENGINE = [pytest.param(kind, marks=pytest.mark.docker) for kind in ENGINES]
 # gVisor keeps programs from the host by its own kernel. Its limits are the whole sandbox's, so what
 # breaks them ends the box, and the inside does not see them.
-RUNSC_LIMITS = replace(LIMITS, memory_bytes=512 * MIB, pids=1024)
+RUNSC_LIMITS = replace(LIMITS, pids=1024)
 RUNSC = ["/usr/bin/runsc", "--network=none"]
 
 FILES = {
@@ -68,11 +68,9 @@ class Backend:
     limits: Limits = LIMITS
     attempts: int = 0
 
-    def open(
-        self, step: str = "probe:conform", *, role: Role = Role.STEP, limits: Limits = LIMITS, **order: object
-    ) -> Box:
+    def open(self, step: str = "probe:conform", **order: Any) -> Box:
         self.attempts += 1
-        return self.sandbox.open(BoxOrder(REVIEW, step, self.attempts, role=role, limits=limits, **order))  # type: ignore[arg-type]
+        return self.sandbox.open(BoxOrder(REVIEW, step, self.attempts, **{"limits": self.limits, **order}))
 
 
 @pytest.fixture(scope="session")
