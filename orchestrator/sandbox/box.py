@@ -136,11 +136,13 @@ def setup_order(
     rlimits: dict[str, int] | None = None,
     cpus: tuple[int, ...] = (),
     files: dict[str, str] | None = None,
+    tracing: bool = True,
 ) -> dict[str, Any]:
     """The first order to a box's step runner.
 
     rlimits, cpus   limits that only the runner can set here
     files           to be written as the step's user, by path
+    tracing         see `seccomp.program`
     """
     return {
         "rlimits": {
@@ -153,7 +155,7 @@ def setup_order(
         "home": HOME,
         "files": FILES | (files or {}),
         "copy": [BASE_REPO, JOB_REPO] if order.role is Role.STEP else None,
-        "seccomp": base64.b64encode(seccomp.program()).decode(),
+        "seccomp": base64.b64encode(seccomp.program(tracing=tracing)).decode(),
     }
 
 
@@ -223,7 +225,7 @@ class RunnerBox:
         raise BoxGone(self.why_gone)
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
-        return self.asked(lambda: self.channel.read(inside(path), limit_bytes))
+        return self.asked(lambda: self.channel.read(inside(path), min(limit_bytes, LARGEST_READ)))
 
     def write(self, path: str, content: bytes) -> None:
         self.asked(lambda: self.channel.write(inside(path), content))

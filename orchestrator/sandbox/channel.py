@@ -22,6 +22,7 @@ CANCEL_LOOK_S = 0.5  # how often `cancelled` is asked
 SHOW_EVERY_S = 1.0  # how often `on_output` is called at most
 GRACE_S = 3.0  # a runner that has said nothing this long after a command's end was due is taken for dead
 CANCEL_GRACE_S = 1.0  # the same after a cancel
+MOST_WAITING = 256 << 20  # bytes of frames that were not taken yet; a file is read in one frame
 FILE_PATIENCE_S = 60.0  # for reading, writing and listing
 
 
@@ -52,6 +53,7 @@ class Channel:
         self.pipes = pipes
         self.proxy = proxy
         self.frames: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self.waiting_bytes = 0
         self.streams: dict[int, Stream] = {}
         self.writing = threading.Lock()
         self.gone = False
@@ -65,9 +67,8 @@ class Channel:
         self.send(wire.SETUP, as_json(order))
         kind, payload = self.next_frame(patience_s)
         if kind != wire.READY:
-            raise SandboxError(json.loads(payload)["message"])
-        ready: dict[str, Any] = json.loads(payload)
-        return ready
+            raise SandboxError(parsed(payload).get("message", "no reason given"))
+        return parsed(payload)
 
     def run(
         self,
@@ -77,7 +78,7 @@ class Channel:
         cancelled: Callable[[], bool] | None,
     ) -> Ran:
         """Run a command. Raises `BoxGone` when the runner dies, hangs or cannot end what it started."""
-        output = Collected(on_output)
+        output = Collected(on_output, order["output_bytes"])
         started = time.monotonic()
         deadline = started + order["timeout_s"] + GRACE_S + wire.KILL_PATIENCE_S
         next_look = started + CANCEL_LOOK_S
@@ -99,9 +100,9 @@ class Channel:
                 if frame is not None:
                     kind, payload = frame
                     if kind == wire.ENDED:
-                        return self.ended(json.loads(payload), output, cancelling)
+                        return self.ended(parsed(payload), output, cancelling)
                     if kind == wire.FAILED:
-                        raise SandboxError(f"The command could not be started: {json.loads(payload)['message']}")
+                        raise SandboxError(f"The command could not be started: {parsed(payload).get('message')}")
                     output.add(kind, payload)
                 output.show()
         except BoxGone as gone:
@@ -110,21 +111,16 @@ class Channel:
             raise RunnerLost(str(gone), output, time.monotonic() - started, cancelling) from None
 
     def ended(self, end: dict[str, Any], output: "Collected", cancelling: bool) -> Ran:
-        if end["stuck"]:
+        if end.get("stuck"):
             raise BoxGone("Processes of the command do not die (stuck in the kernel); the box must be ended.")
         if cancelling:
             raise Cancelled
-        return output.finished(
-            exit=end["exit"],
-            signal=end["signal"],
-            seconds=end["seconds"],
-            user_s=end["user_s"],
-            sys_s=end["sys_s"],
-            peak_bytes=end["peak_bytes"],
-            timed_out=end["stopped"] == "timeout",
-            oom=end["oom"],
-            dropped_bytes=end["dropped_bytes"],
-        )
+        try:
+            how = {name: end[name] for name in ("exit", "signal", "seconds", "user_s", "sys_s", "peak_bytes", "oom")}
+            end_of_it = Ran(**how, timed_out=end["stopped"] == "timeout", dropped_bytes=end["dropped_bytes"])
+        except (KeyError, ValueError) as error:
+            raise BoxGone(f"The step runner's answer makes no sense: {error}") from None
+        return output.finished(end_of_it)
 
     def read(self, path: str, limit_bytes: int) -> bytes:
         return self.ask(wire.READ, as_json({"path": path, "limit_bytes": limit_bytes}))
@@ -140,10 +136,10 @@ class Channel:
         self.send(kind, payload)
         kind, answer = self.next_frame(FILE_PATIENCE_S)
         if kind == wire.FAILED:
-            problem = json.loads(answer)
-            if problem["error"] == "missing":
-                raise NoSuchFile(problem["message"])
-            raise SandboxError(problem["message"])
+            problem = parsed(answer)
+            if problem.get("error") == "missing":
+                raise NoSuchFile(problem.get("message", "there is no such file"))
+            raise SandboxError(problem.get("message", "no reason given"))
         return answer
 
     # Frames ------------------------------------------------------------------------------
@@ -171,15 +167,23 @@ class Channel:
         if frame is None:
             self.frames.put(None)  # whoever asks next learns it too
             raise BoxGone("The step runner ended.")
+        self.waiting_bytes -= wire.HEADER.size + len(frame[1])
         return frame
 
     def read_frames(self) -> None:
-        """The reading thread: answers go to the caller, stream frames to their stream."""
+        """The reading thread: answers go to the caller, stream frames to their stream.
+
+        It trusts nobody: where a runtime lets commands at the step runner, these frames may be theirs.
+        """
         waiting = bytearray()
         while data := self.read_some():
             waiting += data
             while len(waiting) >= wire.HEADER.size:
                 kind, number, length = wire.HEADER.unpack_from(waiting)
+                if length + self.waiting_bytes > MOST_WAITING:
+                    waiting.clear()
+                    self.pipes.close()
+                    break
                 if len(waiting) < wire.HEADER.size + length:
                     break
                 payload = bytes(waiting[wire.HEADER.size : wire.HEADER.size + length])
@@ -187,6 +191,7 @@ class Channel:
                 if kind >= wire.OPEN:
                     self.stream_frame(kind, number, payload)
                 else:
+                    self.waiting_bytes += wire.HEADER.size + length
                     self.frames.put((kind, payload))
         for stream in list(self.streams.values()):
             stream.other_side_closed()
@@ -200,6 +205,8 @@ class Channel:
 
     def stream_frame(self, kind: int, number: int, payload: bytes) -> None:
         if kind == wire.OPEN:
+            if self.proxy is None or number in self.streams or len(self.streams) >= 2 * wire.MOST_STREAMS:
+                return
             self.streams[number] = Stream(self, number)
             threading.Thread(target=self.answer, args=(self.streams[number],), name="egress", daemon=True).start()
             return
@@ -209,7 +216,7 @@ class Channel:
         if kind == wire.DATA:
             stream.arrived(payload)
         elif kind == wire.CREDIT:
-            stream.allowed(wire.CREDITS.unpack(payload)[0])
+            stream.allowed(int.from_bytes(payload[:4], "big"))
         else:
             del self.streams[number]
             stream.other_side_closed()
@@ -308,8 +315,9 @@ class Stream:
 class Collected:
     """Output of one command as it comes: shown about once a second, kept for the `Ran`."""
 
-    def __init__(self, on_output: Callable[[str], None] | None):
+    def __init__(self, on_output: Callable[[str], None] | None, most_bytes: int):
         self.on_output = on_output
+        self.most_bytes = most_bytes
         self.head_parts = bytearray()
         self.tail_parts = bytearray()
         self.decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -323,6 +331,8 @@ class Collected:
             self.head_parts += data
             if self.on_output:
                 self.unshown.append(self.decoder.decode(data))
+        if len(self.head_parts) + len(self.tail_parts) > self.most_bytes + wire.CHUNK:
+            raise BoxGone("The step runner sends more output than it may.")
 
     def show(self) -> None:
         if self.on_output and self.unshown and time.monotonic() >= self.next_show:
@@ -330,27 +340,31 @@ class Collected:
             self.unshown.clear()
             self.next_show = time.monotonic() + SHOW_EVERY_S
 
-    def finished(self, *, dropped_bytes: int, **end: Any) -> Ran:
-        """The command's record; what was not shown yet is shown now."""
+    def finished(self, ran: Ran) -> Ran:
+        """The record of how the command ended, with its output; what was not shown yet is shown now."""
         head, tail = bytes(self.head_parts), bytes(self.tail_parts)
-        if not dropped_bytes:
+        if not ran.dropped_bytes:
             head, tail = head + tail, b""
-        ran = Ran(
-            head=head.decode(errors="replace"),
-            tail=tail.decode(errors="replace"),
-            dropped_bytes=dropped_bytes,
-            **end,
-        )
         if self.on_output:
             if tail:
-                self.unshown.append(f"\n[... {dropped_bytes} bytes not kept ...]\n{ran.tail}")
-            elif self.tail_parts:
-                self.unshown.append(self.decoder.decode(bytes(self.tail_parts)))
-            rest = "".join(self.unshown) + self.decoder.decode(b"", final=True)
+                self.unshown.append(f"\n[... {ran.dropped_bytes} bytes not kept ...]\n")
+            self.unshown.append(self.decoder.decode(bytes(self.tail_parts), final=True))
+            rest = "".join(self.unshown)
             if rest:
                 self.on_output(rest)
-        return ran
+        texts = {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
+        return ran.model_copy(update=texts)
 
 
 def as_json(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode()
+
+
+def parsed(payload: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(payload)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise BoxGone("The step runner's answer makes no sense.")
+    return value
