@@ -28,6 +28,7 @@ CA_FILE = f"{INSIDE}/ca.pem"
 CA_VARIABLES = (
     "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
+LARGEST_READ = 128 << 20  # bytes of a file
 PROGRAMS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin")
 STEP_RUNNER = f"{INSIDE}/step_runner.py"
 VOLUMES_ARE_WATCHED = "size of /base and /venv (watched while an install step writes them, not capped)"
