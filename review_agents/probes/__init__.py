@@ -33,6 +33,7 @@ MODULES: tuple[str, ...] = (
     "doctests",
     "options",
     "misuse",
+    "reviewer_text",
     "imports",
     "tests",
     "other_languages",

@@ -45,6 +45,8 @@ def compare(shown: str, real: str, *, stable: bool = False, whole: bool = False)
         return Comparison(Verdict.SAME)
     if "..." in shown_text and _with_ellipsis(_folded(shown_text), _folded(real_text)):
         return Comparison(Verdict.TOLERATED, "the same apart from what `...` stands for")
+    if "\\" in shown_text + real_text and _folded(_unescaped(shown_text)) == _folded(_unescaped(real_text)):
+        return Comparison(Verdict.TOLERATED, "the same apart from escapes")
     if (traced := _compare_tracebacks(shown_text, real_text)) is not None:
         return traced
     if (valued := _compare_values(shown_text, real_text)) is not None:
@@ -74,7 +76,7 @@ TYPOGRAPHIC = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\u
 
 def clean(text: str) -> str:
     """Without colours, overwritten progress lines, white space at the ends and blank lines around."""
-    text = ANSI.sub("", text).translate(TYPOGRAPHIC).replace("\r\n", "\n")
+    text = ANSI.sub("", text).translate(TYPOGRAPHIC).replace("\r\n", "\n").replace("__main__.", "")
     lines = [line.rsplit("\r", 1)[-1] if "\r" in line.rstrip("\r") else line.rstrip("\r") for line in text.split("\n")]
     lines = [line.expandtabs().rstrip() for line in lines if line.strip() != "<BLANKLINE>"]
     return "\n".join(lines).strip("\n")
@@ -86,6 +88,21 @@ def _folded(text: str) -> str:
 
 def _unspaced(text: str) -> str:
     return "".join(text.split())
+
+
+ESCAPE = re.compile(r"\\+(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([nt\\'\"]))")
+
+
+def _unescaped(text: str) -> str:
+    """Escapes of a Python string written out: documents show them doubled or not at all."""
+
+    def char(found: re.Match[str]) -> str:
+        code = found[1] or found[2] or found[3]
+        if code:
+            return chr(int(code, 16)) if int(code, 16) < 0x110000 else found[0]
+        return {"n": "\n", "t": "\t"}.get(found[4], found[4])
+
+    return ESCAPE.sub(char, text)
 
 
 def _with_ellipsis(shown: str, real: str) -> bool:
@@ -123,7 +140,7 @@ TOKEN = re.compile(
             ("path", r"(?<![\w./:<])(?:~|\.{1,2})?(?:/[\w.@+~=-]+){2,}/?|(?<![\w./:<])/(?:tmp|home|usr|var|opt|root|job)\b/?"
                      r"|(?<![\w])~/[\w./@+-]*|\b[A-Za-z]:\\[\w.\\@+ -]*\w"),
             ("clock", r"\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"),
-            ("version", r"\bv?\d+\.\d+\.\d+(?:[.+-]?[A-Za-z0-9]+)*\b|(?<=[Vv]ersion )v?\d+(?:\.\d+)*\w*"
+            ("version", r"\bv?\d+\.(?:\d+|[Xx*])\.(?:\d+|[Xx*])(?:[.+-]?[A-Za-z0-9]+)*\b|(?<=[Vv]ersion )v?\d+(?:\.\d+)*\w*"
                         r"|(?<=[Pp]ython )\d+\.\d+|(?<=python)\d+\.\d+"),
             ("rate", r"\b\d+(?:\.\d+)?\s?(?:it|[kKMG]?i?[bB]|ops|req|rows|files?)/s(?:ec)?\b"),
             ("elapsed", r"(?<![\w.])\d+\.\d+(?:e-?\d+)?\s?(?:s|secs?|seconds?|ms|msec|us|µs|μs|ns|min|mins|minutes?|"
@@ -357,6 +374,8 @@ def _close(a: Any, b: Any) -> bool:
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
         if len(a) == 2 and a[0] == b[0] == "float":
             return same_number(repr(a[1]), repr(b[1]))
+        if len(a) == 2 and a[0] == b[0] == "str":
+            return bool(_folded(a[1]) == _folded(b[1]))
         return all(_close(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, frozenset) and isinstance(b, frozenset) and len(a) == len(b):
         left = list(b)

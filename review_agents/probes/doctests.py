@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from review_agents.ports import NoSuchFile, Workspace
@@ -18,7 +19,7 @@ from review_agents.probes.recipes import heredoc
 from review_agents.probes.reproducing import printing, shows, steady_text
 from review_agents.probes.shell import Package
 from review_agents.probes.source_tree import SourceTree, is_test_path
-from review_agents.probes.verdicts import ENVIRONMENTAL, first_line, shown_part
+from review_agents.probes.verdicts import ENVIRONMENTAL, depends_on_zone_data, first_line, shown_part
 from review_agents.probes.within import send
 from review_agents.records import (
     Environment,
@@ -60,7 +61,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     claims: list[Claim] = []
     if suspects:
         later = run.run(sorted({module for module, *_ in suspects}), perturbed=True)
-        claims = [claim for suspect in suspects if (claim := run.claim(suspect, later, used)) is not None]
+        claims = list(run.claims(suspects, later, used))
     candidates = tuple(candidate_of(claim) for claim in merge_claims(claims))
     counts = run.counts
     facts = {"modules": list(modules), "used_by_the_project": used, "counts": counts, "differing": run.differing[:60]}
@@ -203,6 +204,20 @@ class Docstrings:
             return bool(example["want"].strip()) and not example.get("want_error")
         return self._comparison(example, stable=True).verdict is Verdict.DIFFERENT
 
+    def claims(self, suspects: list[Suspect], later: dict[str, dict[str, Any]], used: str) -> Iterable[Claim]:
+        """One for each example: docstrings are copied from function to method and back."""
+        known: dict[tuple[str, str], Claim] = {}
+        for suspect in suspects:
+            example = suspect[3]
+            key = (example["source"].strip(), example["want"].strip())
+            claim = self.claim(suspect, later, used)
+            if claim is None:
+                continue
+            first = known.setdefault(key, claim)
+            if first is not claim:
+                claim = replace(claim, symbol=first.symbol)
+            yield claim
+
     def claim(self, suspect: Suspect, later: dict[str, dict[str, Any]], used: str) -> Claim | None:
         """A claim when the same comes at another time, and from a script of its own."""
         module, test, at, example = suspect
@@ -211,7 +226,8 @@ class Docstrings:
             return None
         if not example.get("error"):
             stable = clean(again["got"]) == clean(example["got"])
-            if not stable or self._comparison(example, stable=True).verdict is not Verdict.DIFFERENT:
+            code = "".join(one["source"] for one in test["examples"])
+            if depends_on_zone_data(code, example["want"]) or not stable or self._comparison(example, stable=True).verdict is not Verdict.DIFFERENT:
                 return None
         code = "".join(one["source"] for one in test["examples"][:at])
         last = example["source"] if example.get("error") else printing(example["source"])

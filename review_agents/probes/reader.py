@@ -50,6 +50,7 @@ class Step:
     record: dict[str, Any] = field(default_factory=dict)  # of python and session: what the driver wrote
     makes: set[str] = field(default_factory=set)  # files it created or changed
     seconds: float = 0.0
+    absent: tuple[str, ...] = ()  # arguments of own programs that look like files and are none, before it ran
 
     @property
     def both(self) -> str:
@@ -158,10 +159,23 @@ class Reader:
             if safe and name not in self._known_files():
                 self._make_file(name, step.command.output)
 
+    def _absent(self, text: str) -> Iterable[str]:
+        known = {name.removeprefix("./") for name in self._known_files()}
+        folders = {name.rpartition("/")[0] for name in known if "/" in name}
+        for command, count in own_invocations(text, self.package):
+            for word in (*command.words[count:], *command.reads):
+                value = word if isinstance(word, str) else word.value
+                name = value.partition("=")[2] if value.startswith("-") else value
+                looks = re.fullmatch(r"[\w.~/@+-]*/[\w.@+-]+/?|[\w-]+\.[A-Za-z]\w{0,5}|\*\.\w+", name)
+                bare = name.removeprefix("./").rstrip("/")
+                if looks and bare not in known and not any(folder == bare or folder.startswith(f"{bare}/") for folder in folders):
+                    yield name
+
     # Shell -------------------------------------------------------------------------------
 
     def _run_shell(self, step: Step) -> None:
         self._files_that_cat_shows(step)
+        step.absent = tuple(self._absent(step.text))
         mark = secrets.token_hex(8)
         text = step.text
         safe_path = "export PYTHONSAFEPATH=1\n" if re.search(r"\bpython[\d.]*\s+-m\s", text) and step.judgement.own else ""

@@ -69,41 +69,40 @@ def _parts(reader: Reader, outcome: Outcome, *, all_before: bool) -> list[recipe
         last = recipes.Shell(with_stand_ins(step.text, reader.package))
         kept = [recipes.Shell(with_stand_ins(part.text, reader.package)) if isinstance(part, recipes.Shell) else part for part in parts[:-1]]
         return [*kept, last]
-    before = [other for other in reader.needed_for(step, all_before=all_before)]
-    parts = reader.parts_of(before)
-    own_files = [
+    before = reader.needed_for(step, all_before=all_before)
+    if all_before or any(other.kind not in ("python", "session") or other.makes for other in before):
+        parts = reader.parts_of(before)
+        pieces: list[str] = []
+    else:
+        parts = []
+        pieces = [piece for other in before for piece in _pieces(other)]
+    files = [
         recipes.File(name, content) for name, content in reader.files.items()
         if name in step.text and not any(isinstance(part, recipes.File) and part.name == name for part in parts)
     ]  # fmt: skip
-    code = _python_up_to(outcome, all_before=all_before)
-    return merge_python([*own_files, *parts, recipes.Python(code)])
+    return merge_python([*files, *parts, recipes.Python(_code(outcome, pieces, all_before=all_before))])
 
 
-def _python_up_to(outcome: Outcome, *, all_before: bool) -> str:
-    """The code of the step up to the example, what it does not need left out, and the example printing its value."""
-    step = outcome.step
-    suspect = outcome.suspect
+def _code(outcome: Outcome, pieces: list[str], *, all_before: bool) -> str:
+    """Earlier code that the example needs, then the example, printing its value."""
+    step, suspect = outcome.step, outcome.suspect
     assert suspect is not None
-    if step.kind == "session":
-        examples = step.record["examples"]
-        before = [example["source"] for example in examples[: outcome.at] if not example.get("skipped")]
-        this = examples[outcome.at]["source"]
+    own = _pieces(step)
+    if outcome.at < 0 or not own:
+        before, this = [], step.text
     else:
-        before, this = _statements(step, outcome)
-    kept = before if all_before else _needed(before, this)
+        before, this = own[: outcome.at], own[outcome.at] if outcome.at < len(own) else step.text
+    kept = [*pieces, *before] if all_before else _needed([*pieces, *before], this)
     last = this if suspect.error or outcome.at < 0 else printing(this)
     return "".join(piece if piece.endswith("\n") else piece + "\n" for piece in (*kept, last))
 
 
-def _statements(step: Step, outcome: Outcome) -> tuple[list[str], str]:
-    if outcome.at < 0:
-        return [], step.text
+def _pieces(step: Step) -> list[str]:
+    """The statements of a block, or the examples of a session, that ran."""
+    if step.kind == "session":
+        return ["" if example.get("skipped") else example["source"] for example in step.record.get("examples", [])]
     lines = step.text.split("\n")
-    entries = step.record.get("statements", [])
-    pieces = ["\n".join(lines[entry["line"] - 1 : entry["end"]]) for entry in entries]
-    if not pieces:
-        return [], step.text
-    return pieces[: outcome.at], pieces[outcome.at] if outcome.at < len(pieces) else step.text
+    return ["\n".join(lines[entry["line"] - 1 : entry["end"]]) for entry in step.record.get("statements", [])]
 
 
 def _needed(before: list[str], this: str) -> list[str]:
@@ -237,7 +236,8 @@ def place_of(reader: Reader, outcome: Outcome) -> Place:
     if suspect.refusal is not None:
         line = document.line_with(suspect.refusal.word, line)
     elif suspect.rule == "readme.output-differs" and suspect.comparison.shown:
-        line = document.line_with(suspect.comparison.shown.split("  ")[0], line)
+        after = line + (outcome.code.rstrip("\n").count("\n") + 1 if outcome.at >= 0 and outcome.step.kind != "python" else 0)
+        line = document.line_with(suspect.comparison.shown.split("  ")[0], after)
     elif outcome.step.kind == "python" and suspect.error:
         line = outcome.step.line + (error_line(outcome.step.record.get("error") or {}) or 1) - 1
     quote = document.source_line(line)

@@ -98,6 +98,14 @@ ENVIRONMENTAL = {
 }  # fmt: skip
 
 
+# Words of commands that later commands build on.
+CHANGES_STATE = re.compile(
+    r"\b(?:install|add|init|create|set|config\w*|log-?in|auth\w*|import|new|start|register|up|update|upgrade|remove|delete|enable|disable|use|"
+    r"switch|save|load|plugins?|put|push|pull|sync|fetch|download|build|generate|write|apply|migrate|commit|tag|copy|move|rename|extract|in2\w+)\b|>",
+    re.IGNORECASE,
+)
+
+
 class _Judge:
     def __init__(self, steps: list[Step], package: Package):
         self.steps = steps
@@ -122,7 +130,7 @@ class _Judge:
         own = step.judgement.own
 
         def result(state: str, reason: str = "", suspect: Suspect | None = None) -> Outcome:
-            if own and state in ("not_run", "unsure", "suspect"):
+            if own and state in ("not_run", "unsure", "suspect") and CHANGES_STATE.search(step.text):
                 self.broken_before = True
             if state in ("not_run", "unsure", "suspect") or (step.exit and not step.judgement.own):
                 self.spoilt_files |= files_named(step.text) - step.makes
@@ -138,7 +146,7 @@ class _Judge:
             return result("not_run", "it does not end")
         shown = step.command.output if step.command else ""
         if shown and not _is_help(step.text):
-            comparison = best_comparison(shown, step)
+            comparison = best_comparison(uncommented(shown), step)
             if comparison.verdict.agrees:
                 state = "matched" if comparison.verdict is Verdict.SAME else comparison.verdict.value
                 return result(state, comparison.reason)
@@ -154,6 +162,12 @@ class _Judge:
             return result("unsure", comparison.reason)
         if missing := sorted(self.spoilt_files & files_named(step.text)):
             return result("unsure", f"needs {missing[0]}, which an earlier command did not make")
+        if step.absent:
+            return result("unsure", f"needs input that is not there: {step.absent[0]}")
+        if self.broken_before:
+            return result("unsure", "a command before it did not do its part")
+        if re.search(r"(?:^|\s)(?:--version|-V|version)(?:\s|$)", step.text):
+            return result("unsure", "versions are the entry-point probe's business")
         if "|" in without_heredocs(step.text) and (not step.out.strip() or step.err.strip()):
             return result("unsure", "a part of the pipe failed")
         return result("suspect", "", self._differs(step, shown, comparison))
@@ -177,6 +191,8 @@ class _Judge:
             raised, own_frame = trace
             if why := _trace_excuse(raised, self.package):
                 return result("not_run", why)
+            if step.absent:
+                return result("not_run", f"needs input that is not there: {step.absent[0]}")
             if own_frame is None:
                 return result("unsure", "the traceback is not from this package")
             if ERROR_MEANT.search(step.block.before):
@@ -199,6 +215,8 @@ class _Judge:
             return result("suspect", "", suspect)
         if missing := _missing_input(step, said):
             return result("not_run", missing)
+        if step.absent:
+            return result("not_run", f"needs input that is not there: {step.absent[0]}")
         if self.broken_before and comparison is not None:
             return result("unsure", "a command before it did not do its part")
         if comparison is None or comparison.verdict is Verdict.UNSURE:
@@ -267,7 +285,16 @@ class _Judge:
         error = step.record.get("error")
         if error:
             return [Outcome(step, 0, step.line, step.text, "unsure", f"not a session as it stands: {error['message']}")]
-        return [self._example(step, at, example) for at, example in enumerate(step.record.get("examples", []))]
+        outcomes: list[Outcome] = []
+        broken = ""
+        for at, example in enumerate(step.record.get("examples", [])):
+            outcome = self._example(step, at, example)
+            if broken and outcome.suspect is not None and outcome.suspect.rule == "readme.output-differs":
+                outcome = replace(outcome, state="unsure", reason=broken, suspect=None)
+            if example.get("error") and not example.get("want_error"):
+                broken = "an example before it in the same block failed"
+            outcomes.append(outcome)
+        return outcomes
 
     def _example(self, step: Step, at: int, example: dict[str, Any]) -> Outcome:
         code, want, line = example["source"], shown_part(example["want"]), example["line"]
@@ -289,13 +316,21 @@ class _Judge:
                 return result(outcome.state, outcome.reason, outcome.suspect)
             if not want.strip():
                 return result("ran")
-            comparison = compare(want, example["got"], stable=True, whole=True)
+            real = example["got"] or example.get("assigned") or ""
+            comparison = compare(want, real, stable=True, whole=True)
+            longer = shown_until_prompt(step, example)
+            if not comparison.verdict.agrees and longer and compare(longer, real, stable=True, whole=True).verdict.agrees:
+                return result("matched", "with the blank lines in it")
+            if not comparison.verdict.agrees and is_cut(want):
+                return result("unsure", "what is shown is cut off by a blank line")
             if comparison.verdict.agrees:
                 return result("matched" if comparison.verdict is Verdict.SAME else "tolerated", comparison.reason)
             if comparison.verdict is Verdict.UNSURE:
                 return result("unsure", comparison.reason)
             if not self._is_about_us(code):
                 return result("unsure", "it is not about this package")
+            if depends_on_zone_data(step.text, want):
+                return result("unsure", "it depends on the time zone database")
             if self._is_spoilt(code):
                 return result("unsure", "it uses what an earlier example did not make")
             if example.get("want_error"):
@@ -450,7 +485,8 @@ class _Judge:
         return bool(self.own_names & used) or ("*" in self.own_names and bool(used - builtin))
 
     def _is_spoilt(self, code: str) -> bool:
-        return bool(self.spoilt & names_used(code))
+        used = {name.lower() for name in names_used(code)} | {word.lower() for word in re.findall(r"\.(\w+)", code)}
+        return bool({name.lower() for name in self.spoilt} & used)
 
     def _called(self, code: str) -> str:
         """The package's function that the code calls last, by which findings are told apart."""
@@ -599,6 +635,14 @@ def files_named(text: str) -> set[str]:
     return {word for word in re.split(r"[\s|;&<>()'\"=]+", text) if re.fullmatch(r"[\w./-]*\w\.[A-Za-z]\w{0,5}", word)}
 
 
+def uncommented(shown: str) -> str:
+    """Output that is shown as comments, each line behind a `#`."""
+    lines = [line for line in shown.split("\n") if line.strip()]
+    if lines and all(line.startswith("#") for line in lines):
+        return "\n".join(re.sub(r"^#+\s?", "", line) for line in lines)
+    return shown
+
+
 def best_real(shown: str, step: Step) -> str:
     return step.out if step.out.strip() else step.both
 
@@ -606,6 +650,30 @@ def best_real(shown: str, step: Step) -> str:
 def shown_part(want: str) -> str:
     """What a session shows, without comment lines that stand among it."""
     return "".join(line for line in want.splitlines(True) if not line.lstrip().startswith("# "))
+
+
+def shown_until_prompt(step: Step, example: dict[str, Any]) -> str:
+    """What stands below an example up to the next prompt, blank lines included, at which doctest would stop."""
+    lines = step.text.split("\n")
+    at = example["line"] - step.line + example["source"].rstrip("\n").count("\n") + 1
+    end = next((index for index in range(at, len(lines)) if lines[index].lstrip().startswith(">>> ")), len(lines))
+    shown = lines[at:end]
+    return "\n".join(line for line in shown if not line.lstrip().startswith("# "))
+
+
+ZONE_DATA = re.compile(r"['\"][A-Z]\w+/[A-Z]\w+(?:/\w+)?['\"]|\bgettz\b|\bZoneInfo\b|\bpytz\b")
+
+
+def depends_on_zone_data(code: str, shown: str) -> bool:
+    """Rules of time zones change with the database that a machine has."""
+    dated = re.search(r"\d{4}-\d\d|\d:\d\d|datetime|[A-Z]{3,4}T?\b", shown)
+    return bool(ZONE_DATA.search(code) and dated)
+
+
+def is_cut(want: str) -> bool:
+    """Whether brackets or triple quotes are left open."""
+    opened = sum(want.count(char) for char in "([{") - sum(want.count(char) for char in ")]}")
+    return opened > 0 or want.count('"""') % 2 == 1 or want.count("'''") % 2 == 1
 
 
 def _is_help(text: str) -> bool:

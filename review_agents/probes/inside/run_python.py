@@ -212,7 +212,15 @@ class Runner:
                 record["error"] = self.describe(problem, node, name, names)
                 record["error"]["syntax"] = tree is None
             record["got"] = self.said(self.stream, start)
+            if example.want and not record["got"] and not record["error"] and len(tree.body) == 1:
+                record["assigned"] = self.assigned(tree.body[0], names)
         return records
+
+    def assigned(self, node, names):
+        """The value that an assignment gave to a name: documents show it as if the prompt did."""
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            return self.shown(names.get(node.targets[0].id))
+        return None
 
     # What went wrong ---------------------------------------------------------------------
 
@@ -234,7 +242,7 @@ class Runner:
             "bases": [base.__name__ for base in type(problem).__mro__],
             "message": text_of(problem),
             "frames": frames[-40:],
-            "own_frames": sum(self.is_own(frame["module"]) for frame in frames),
+            "own_frames": sum(self.is_own(frame["module"]) and not frame["example"] for frame in frames),
             "causes": [],
         }
         while (cause := cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)) is not None:
