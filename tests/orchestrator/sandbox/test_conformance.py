@@ -258,7 +258,8 @@ def test_privileged_calls_are_refused(backend: Backend, shared: Box, call: str):
     if backend.kind == "runsc" and "nice" in call:
         pytest.skip("gVisor schedules for itself and takes any niceness")
     ran = python(shared, f"import os\n{call}")
-    assert "PermissionError" in ran.output
+    # "Invalid argument" where there is no such user in the namespace at all.
+    assert "PermissionError" in ran.output or "[Errno 22]" in ran.output
 
 
 def test_setuid_programs_give_nothing(shared: Box):
