@@ -8,6 +8,7 @@ from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.suites import ALONE_S, Case, Suite, base_of
 from review_agents.probes.tracebacks import shape_of, surroundings
+from review_agents.probes.ways_to_test import preparing_steps
 from review_agents.probes.within import send
 from review_agents.records import Candidate, Environment, Kind, Place, Record, Reproduction, Severity, Symptom
 
@@ -67,6 +68,8 @@ def failure(
     names = ", ".join(f"`{name}`" for name in tests[:4]) + (f" and {len(tests) - 4} more" if len(tests) > 4 else "")
     message = brief(first)
     many = f"{len(tests)} tests fail" if len(tests) > 1 else f"The test {tests[0].rpartition('::')[2]} fails"
+    if tests[0] == first.file and len(tests) == 1:
+        many = "A test file cannot be loaded"
     where = (
         f"in {first.file}"
         if len({case.file for case in group}) == 1
@@ -259,6 +262,10 @@ def surroundings_of(case: Case, tree: SourceTree) -> str:
     if fixture:
         return f"needs the pytest plugin that provides the fixture {fixture[1]}"
     path = missing_path(case)
+    if re.search(r"No such file or directory|FileNotFoundError", f"{case.type}: {case.message}"):
+        steps = preparing_steps(tree.repo.files, lambda name: tree.text(name) or None)
+        if steps and path not in tree.tracked:
+            return f"needs what the step {steps[0]} makes"
     module = next((folder for folder in submodules(tree) if path == folder or path.startswith(f"{folder}/")), "")
     if module:
         return f"needs the git submodule {module}, which is not fetched here"

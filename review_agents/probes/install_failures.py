@@ -102,12 +102,17 @@ def _line(pattern: re.Pattern[str], output: str) -> str:
 EXCEPTION = re.compile(
     r"^[\s│╰─>×|]*((?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|NotFound|Missing|Invalid\w*)\b:? .*)$"
 )
-SAID = re.compile(r"^[\s│╰─>×|]*(?:ERROR|error|Error|fatal):\s*(.+)$")
+SAID = re.compile(r"^[\s│╰─>×|]*(?:[\w./+-]+:(?:\d+:)*\s+)?(?:ERROR|error|Error|fatal|fatal error):\s*(.+)$")
 NOT_THE_CAUSE = (
     "subprocess-exited-with-error",
-    "Failed building wheel",
+    "Failed building",
     "Failed to build",
+    "Could not build wheels",
     "metadata-generation-failed",
+    "CalledProcessError",
+    "Command '[",
+    "command '/",
+    "dependency-conflicts",
 )
 
 

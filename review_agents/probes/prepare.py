@@ -46,6 +46,7 @@ class Kitchen:
         self.repo = repo
         self.commands: list[Attempt] = []
         self.notes: list[str] = []
+        self.own: dict[str, str] = {}  # versions of the repo's distributions as /venv/test has them
         self.barred: Failure | None = None  # why the package index cannot be reached; pip tries for long each time
         self._texts: dict[str, str | None] = {}
         self._tracked = set(repo.files)
@@ -92,6 +93,9 @@ class Kitchen:
         failure = read_failure(ran)
         if index_is_barred(ran):
             self.barred = failure
+        made = self.generated(ran.output) if failure.is_fault else ""
+        if made:
+            return Failure(kind="needs", reason=made)
         unmet = re.search(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)", ran.output)
         if not failure.is_fault or unmet is None:
             return failure
@@ -102,6 +106,16 @@ class Kitchen:
         if asked.ok:
             return failure
         return Failure(kind="needs", reason=f"needs {unmet[1]}, which the package index here does not offer")
+
+    def generated(self, output: str) -> str:
+        """What the build misses that another tool makes from a file of the repo, as developers do before they build."""
+        missing = re.search(r"fatal error: ([\w./+-]+\.(?:c|cc|cpp|cxx|h|hpp)): No such file", output)
+        if missing is None:
+            return ""
+        stem = missing[1].rpartition("/")[2].rpartition(".")[0]
+        sources = [path for path in self._tracked if path.rpartition("/")[2].partition(".")[0] == stem]
+        sources = [path for path in sources if path.endswith((".pyx", ".pyx.in", ".y", ".l", ".in", ".proto", ".rl"))]
+        return f"needs {missing[1]}, which is generated from {sources[0]} before the build" if sources else ""
 
 
 def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
@@ -282,6 +296,10 @@ def install_test(kitchen: Kitchen, prepared: Prepared) -> Prepared:
         if not together:
             return prepared
         labels.extend(label for label in together if label)
+        names = {canonicalize_name(manifest.name) for manifest in manifests if manifest.name}
+        kitchen.own = {
+            name: version for name, version in resolved_in_test(kitchen).items() if canonicalize_name(name) in names
+        }
     elif "requirements.txt" in kitchen.repo.files:
         pip_test(kitchen, "install test", ["-r", "requirements.txt"])
     labels.extend(add_sources(kitchen, [source for source in wanted if source.label not in labels]))
@@ -370,17 +388,28 @@ def requirement_arguments(wanted: list[needs.Source]) -> list[str]:
 
 
 def add_sources(kitchen: Kitchen, found: list[needs.Source], manifest: Manifest | None = None) -> list[str]:
-    """Each source on its own, so that one that cannot be had does not take the others with it."""
+    """Each source on its own, so that one that cannot be had does not take the others with it.
+
+    None may put a released version of the package in the place of the tree.
+    """
     labels = []
     for source in found:
-        arguments = [*source.requirements, *(["-r", source.file] if source.file else [])]
+        arguments = [*own_versions(kitchen), *source.requirements, *(["-r", source.file] if source.file else [])]
         if source.extras:
             place = "." if manifest is None or manifest.root == "." else f"./{manifest.root}"
             editable = manifest is None or manifest.backend not in NOT_EDITABLE
             arguments.extend([*(["-e"] if editable else []), f"{place}[{','.join(source.extras)}]"])
-        if arguments and pip_test(kitchen, "add test needs", arguments).ok:
+        if (source.requirements or source.file or source.extras) and pip_test(kitchen, "add test needs", arguments).ok:
             labels.append(source.label)
     return labels
+
+
+def own_versions(kitchen: Kitchen) -> list[str]:
+    """Constraints that keep the installed versions of the repo's own distributions."""
+    file = "/tmp/lamplighter-own.txt"
+    if kitchen.own:
+        kitchen.workspace.write(file, "".join(f"{name}=={version}\n" for name, version in kitchen.own.items()))
+    return ["-c", file] if kitchen.own else []
 
 
 def add_pytest(kitchen: Kitchen, manifests: tuple[Manifest, ...]) -> list[str]:
@@ -422,7 +451,7 @@ def add_readme_needs(kitchen: Kitchen, prepared: Prepared) -> list[str]:
         others = [name for name in line.requirements if canonicalize_name(needs.name_of(name)) not in own]
         files = [path for path in line.files if path in kitchen.repo.files]
         arguments = [*others, *(word for path in files for word in ("-r", path))]
-        if arguments and pip_test(kitchen, "add README needs", arguments).ok:
+        if arguments and pip_test(kitchen, "add README needs", [*own_versions(kitchen), *arguments]).ok:
             labels.append(f"README: {line.text}")
     return labels
 

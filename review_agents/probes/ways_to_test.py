@@ -113,3 +113,25 @@ def runnable(text: str) -> str:
     if re.search(r"[{}$<>\[\]`]|\.\.\.|::", text):
         return ""
     return re.sub(r"^py\.test", "pytest", re.sub(r"\s+", " ", text))
+
+
+# A repo's own script that is run before the tests, in the files that say how the repo is worked on.
+STEP = re.compile(r"(?<![\w/.-])python[\d.]*\s+((?:[\w-]+/)*[\w-]+\.py)\b")
+WORKED_ON = re.compile(
+    r"(?:tox\.ini|noxfile\.py|(?:GNU)?[Mm]akefile|justfile|(?:contributing|develop\w*|hacking)[\w.]*"
+    r"|\.github/workflows/[^/]+\.ya?ml|\.gitlab-ci\.yml|\.travis\.yml|appveyor\.yml)",
+    re.I,
+)
+
+
+def preparing_steps(files: tuple[str, ...], read: ReadText) -> tuple[str, ...]:
+    """Own scripts, setup and tests apart, that developers or CI run: what they make, a fresh clone lacks."""
+    tracked, found = set(files), []
+    for path in files:
+        if WORKED_ON.fullmatch(path):
+            for script in STEP.findall(read(path) or ""):
+                if script in tracked and not re.search(
+                    r"(?:^|/)(?:setup|conftest|(?:run_?)?tests?(?:_\w+)?)\.py$", script
+                ):
+                    found.append(f"`python {script}` of {path}")
+    return tuple(dict.fromkeys(found))

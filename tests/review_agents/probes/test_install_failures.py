@@ -51,3 +51,13 @@ def test_the_error_line_is_the_last_exception_and_not_pips_wrapper():
         == "Cannot install a and b because they conflict"
     )
     assert error_line("nothing here") == ""
+
+
+def test_a_compilers_error_is_told_and_not_the_command_line():
+    output = "  cc1: fatal error: pkg/_fast.c: No such file or directory\n  compilation terminated.\n"
+    output += "  error: Command '['gcc', '-c']' returned non-zero exit status 1.\n"
+    assert error_line(output) == "pkg/_fast.c: No such file or directory"
+    assert (
+        error_line("src/a.c:3:1: error: unknown type name 'x'\nerror: command '/usr/bin/gcc' failed")
+        == "unknown type name 'x'"
+    )

@@ -1,6 +1,6 @@
 from review_agents.probes.manifest import find_projects
 from review_agents.probes.suites import base_of, pytest_ways
-from review_agents.probes.ways_to_test import documented_commands, runnable
+from review_agents.probes.ways_to_test import documented_commands, preparing_steps, runnable
 
 
 def commands(files: dict[str, str]) -> list[str]:
@@ -54,3 +54,16 @@ def test_single_files_and_selections_do_not_count_as_the_whole_run():
 def test_a_test_by_itself_keeps_only_the_options_that_decide_what_it_sees():
     assert base_of("pytest -vv --durations 25 tests -W error -p no:x --cov=a") == "pytest -W error -p no:x"
     assert base_of("python -m pytest -n auto --doctest-modules src") == "python -m pytest --doctest-modules"
+
+
+def test_own_scripts_that_ci_runs_before_the_tests_are_named():
+    files = {
+        ".github/workflows/ci.yml": "run: ./retry.sh python update_data.py\nrun: python setup.py\nrun: python gone.py\n",
+        "tox.ini": "[testenv]\ncommands =\n    python tools/make_tables.py\n    python tests.py\n",
+        "README.md": "    python examples/show.py\n",
+        **dict.fromkeys(("update_data.py", "setup.py", "tools/make_tables.py", "tests.py", "examples/show.py"), ""),
+    }
+    assert preparing_steps(tuple(files), files.get) == (
+        "`python update_data.py` of .github/workflows/ci.yml",
+        "`python tools/make_tables.py` of tox.ini",
+    )
