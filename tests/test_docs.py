@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.settings import PREFIX, Settings
+from tests.bench import tables
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -21,3 +22,7 @@ def test_every_link_in_a_page_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\((?!https?://|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8"))
     missing = [link for link in links if not (page.parent / link).exists()]
     assert not missing, f"{page.name} links to {missing}"
+
+
+def test_the_page_of_figures_is_made_from_the_recorded_files() -> None:
+    assert tables.PAGE.read_text(encoding="utf-8") == tables.page(), "run python -m tests.bench.tables"

@@ -55,11 +55,11 @@ def made_repos(bench: Path, work: Path, *, fixed: bool) -> list[Path]:
     return sorted(path for path in target.iterdir() if (path / ".git").exists())
 
 
-def reviewed(repo: Path, data: Path, out: Path) -> dict[str, Any]:
+def reviewed(repo: Path, data: Path, out: Path, **settings: str) -> dict[str, Any]:
     """One review in the foreground by the real command; its export."""
     command = [sys.executable, "-m", "orchestrator", "review", str(repo), "--data", str(data), "--no-agents"]
     command += ["--format", "json", "--out", str(out)]
-    done = subprocess.run(command, env={**os.environ, **sandbox_environment()}, cwd=figures.ROOT)
+    done = subprocess.run(command, env={**os.environ, **sandbox_environment(), **settings}, cwd=figures.ROOT)
     if done.returncode not in (0, 1):
         raise SystemExit(f"The review of {repo.name} ended with exit status {done.returncode}.")
     return dict(json.loads(out.read_text(encoding="utf-8")))
@@ -73,9 +73,7 @@ def score(bench: Path, exports: dict[str, Any], work: Path, *options: str) -> di
     return dict(json.loads(out.read_text(encoding="utf-8"))) if wanted else {}
 
 
-def as_figures(
-    bench: Path, scored: dict[str, Any], exports: dict[str, Any], again: dict[str, Any]
-) -> dict[str, float]:
+def as_figures(bench: Path, scored: dict[str, Any], exports: dict[str, Any], again: dict[str, Any]) -> dict[str, float]:
     """Only confirmed findings count as found."""
     faults = {fault["id"]: fault for name in exports for fault in truth(bench, name)["faults"]}
     found = {fault for repo in scored["verified"] for fault in repo["found"]}
