@@ -232,11 +232,10 @@ def cpu_list(text: str) -> tuple[int, ...]:
     """The numbers in a list such as "0,2-3"."""
     cpus: set[int] = set()
     for part in filter(None, text.replace(" ", "").split(",")):
-        first, _, last = part.partition("-")
-        try:
-            cpus.update(range(int(first), int(last or first) + 1))
-        except ValueError:
-            raise SandboxError(f'LAMPLIGHTER_SANDBOX_CPUS: found {text!r}, expected a list such as "2-3".') from None
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part)
+        if match is None:
+            raise SandboxError(f'LAMPLIGHTER_SANDBOX_CPUS: found {text!r}, expected a list such as "2-3".')
+        cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     missing = cpus - os.sched_getaffinity(0)
     if missing:
         raise SandboxError(f"LAMPLIGHTER_SANDBOX_CPUS: {text!r} names CPUs that are not here: {sorted(missing)}.")
