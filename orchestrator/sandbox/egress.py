@@ -17,6 +17,7 @@ What protects whom:
 """
 
 import ipaddress
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -65,6 +66,8 @@ class Rules:
 
     def check_name(self, host: str, port: int) -> None:
         """Raises `Refused`."""
+        if not re.fullmatch(r"[A-Za-z0-9._:%\[\]-]{1,253}", host):
+            raise Refused(f"{host!r} is no host name")
         if is_address(host):
             raise Refused(f"{host} is an address; only host names are allowed")
         name = host.lower().rstrip(".")
