@@ -391,14 +391,13 @@ def _close(a: Any, b: Any) -> bool:
 # Tracebacks ------------------------------------------------------------------------------
 
 TRACEBACK = "Traceback (most recent call last)"
-RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Warning|Exit|Interrupt|Invalid|Found)?)\b(?::\s*(.*))?$")
 
 
 def raised_in(text: str) -> tuple[str, str] | None:
     """Type and message of the exception whose traceback ends the text; None when there is none."""
     if TRACEBACK not in text:
         return None
-    for line in reversed(text[text.rindex(TRACEBACK) :].splitlines()[1:]):
+    for line in text[text.rindex(TRACEBACK) :].splitlines()[1:]:
         if line[:1].isspace() or not line.strip():
             continue
         if found := re.match(r"^([\w.]+)(?::\s*(.*))?$", line):

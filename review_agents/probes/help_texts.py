@@ -73,7 +73,7 @@ def read_help(path: tuple[str, ...], output: str) -> Help:
         frozenset(OPTION.findall(text)),
         tuple(dict.fromkeys(_subcommands(text))),
         _choices(text),
-        _required(text),
+        _required(text, path),
     )
 
 
@@ -114,14 +114,18 @@ def _choices(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _required(text: str) -> int:
+def _required(text: str, path: tuple[str, ...]) -> int:
+    """Words of the usage line that stand for arguments which cannot be left out."""
     usage = re.search(r"usage:\s*(.*?)(?:\n\s*\n|$)", text, re.IGNORECASE | re.DOTALL)
     if not usage:
         return 0
     line = " ".join(usage[1].split())
     while (bare := re.sub(r"\[[^\[\]]*\]|\{[^{}]*\}", " ", line)) != line:
         line = bare
-    return max(0, len([word for word in line.split()[1:] if re.fullmatch(r"<?[A-Za-z][\w-]*>?", word)]))
+    words = line.split()[1:]
+    while words and words[0] in path:
+        words.pop(0)
+    return len([word for word in words if re.fullmatch(r"<?[A-Za-z][\w-]*>?", word)])
 
 
 def node_of(words: list[str], tree: dict[tuple[str, ...], Help], package: Package) -> tuple[tuple[str, ...], int]:

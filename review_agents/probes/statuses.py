@@ -31,7 +31,7 @@ class StatusClaim:
     commands: frozenset[str]  # words in backticks in the condition: perhaps subcommands
 
 
-SPEAKS = re.compile(r"\b(?:exit|return)(?:s|ed|ing)?[ -](?:status|code|value)(?:es|s)?\b|\bexit(?:s|ed)?\b(?: with)? ?`?\d|\bstatus code", re.I)
+SPEAKS = re.compile(r"\bexit(?:s|ed|ing)?\b[^.]{0,25}\b(?:status|code)\b|\b(?:exit|return)(?:s|ed|ing)?[ -](?:status|code|value)(?:es|s)?\b|\bexit(?:s|ed)?\b(?: with)? ?`?\d|\bstatus code", re.I)
 HEADS = re.compile(r"\b(?:exit|return)[ -]?(?:status|code|value)(?:es|s)?\b|^\s*(?:status|code)s?\s*$", re.IGNORECASE)
 STATUS = re.compile(r"(?<![\w.,/:#$%=-])`?(\d{1,3})`?(?![\w%/:=-]|\.\d|,\d)")
 # A clause that denies or restricts what is said must not be read as a claim.
@@ -53,8 +53,9 @@ PATTERNS: dict[Situation, re.Pattern[str]] = {
     Situation.BAD_INPUT: re.compile(
         r"\b(?:input|file|snapshot|it|line|document|text|data|config\w*|\w+ file)\b[^.;|]{0,12}\b(?:is|are|was|were) (?:not (?:a|an|valid)\b|"
         r"malformed|corrupt|invalid|wrong|broken|unreadable)|\bor is not an? \w+|\b(?:malformed|corrupt\w*|unparsable|unparseable|invalid) "
-        r"(?:input|files?|data|lines?|json|yaml|toml|csv|syntax|document)|\b(?:input|lines?|files?)\b[^.;|]{0,30}\b(?:cannot|can't|could not) be "
-        r"(?:parsed|read|understood|decoded)|\bparse errors?\b|\bsyntax errors?\b|\bleft\b[^.;|]{0,20}\blines?\b|\blines?\b[^.;|]{0,12}\bleft out\b|"
+        r"(?:input|files?|data|lines?|json|yaml|toml|csv|syntax|document)|\b(?:input|lines?|files?)\b[^.;|]{0,30}\b(?:cannot|can't|could not) "
+        r"be (?:parsed|understood|decoded)|\b(?:lines?|records?|rows?)\b[^.;|]{0,12}\b(?:cannot|can't|could not) be read|"
+        r"\bparse errors?\b|\bsyntax errors?\b|\bleft\b[^.;|]{0,20}\blines?\b|\blines?\b[^.;|]{0,12}\bleft out\b|"
         r"\bnot understood\b|\bskipped (?:bad |invalid )?lines?",
         re.IGNORECASE,
     ),
@@ -117,6 +118,8 @@ def _in_sentence(sentence: str) -> Iterator[tuple[int, str, str]]:
     for at, number in enumerate(numbers):
         end = numbers[at + 1].start() if at + 1 < len(numbers) else len(sentence)
         after = sentence[number.end() : end].strip(" ,;.")
+        if HEDGED.search(sentence[numbers[at - 1].end() if at else 0 : number.start()]):
+            continue
         if re.match(r"^\W*(?:if|when|whenever|on|for|in case|means|is|indicates|where|upon|:|\()", after, re.IGNORECASE):
             yield int(number[1]), after, number[0]
         elif len(numbers) == 1:
