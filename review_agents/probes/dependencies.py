@@ -33,6 +33,11 @@ from review_agents.records import (
 
 NAME = "dependencies"
 MOST_PROOFS = 12
+MANY_OPTIONAL = 3  # from so many undeclared optional imports on, lazy ones are taken for the package's way
+DEVELOPERS_NEEDS = re.compile(
+    r"(?:.*/)?(?:tox\.ini|noxfile\.py|pyproject\.toml|setup\.cfg|environment[\w.-]*\.ya?ml|Pipfile|[\w./-]*requirements?[\w./-]*\.(?:txt|in))"
+    r"|\.github/workflows/[^/]+\.ya?ml|\.travis\.yml|appveyor\.yml"
+)
 
 # Import names whose distribution has another name, for matching declarations when the module is not installed.
 OTHER_NAMES = {
@@ -89,8 +94,11 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         foreign = [item for item in mine if is_foreign(item, prepared, tree, stdlib)]
         undeclared = [item for item in foreign if not is_declared(item.module, declared, plain["provided"])]
         facts["unused"] = [*_list(facts["unused"]), *unused(one, foreign, plain["provided"])]
-        for top, items in by_module(undeclared).items():
-            why = why_optional(top, items, one, tree)
+        grouped = by_module(undeclared)
+        excuses = {top: why_optional(top, items, one, tree) for top, items in grouped.items()}
+        many = sum(bool(why) for why in excuses.values()) >= MANY_OPTIONAL
+        for top, items in grouped.items():
+            why = excuses[top] or (why_lazy(top, items, many, tree))
             key = "optional" if why else "undeclared"
             facts[key] = [
                 *_list(facts[key]),
@@ -208,6 +216,20 @@ def why_optional(top: str, items: list[Import], one: Distribution, tree: SourceT
         return "looked for before it is imported"
     told = told_to_install(top, one, tree)
     return f"{told} tells the user to install it" if told else ""
+
+
+def why_lazy(top: str, items: list[Import], many: bool, tree: SourceTree) -> str:
+    """What excuses an import that happens only when a function is called; "" for one at module level."""
+    if not all(item.lazy for item in items if not item.conditional and not is_test_path(item.path)):
+        return ""
+    if many:
+        return "the package has many optional integrations that are imported when they are used"
+    names = "|".join(re.escape(name) for name in {top, *OTHER_NAMES.get(top, ()), top.replace("_", "-")})
+    pattern = re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])", re.I)
+    for path in sorted(tree.tracked):
+        if DEVELOPERS_NEEDS.fullmatch(path) and pattern.search(tree.text(path)):
+            return f"{path} installs it for developers, so that it is missing is known"
+    return ""
 
 
 def checks_first(top: str, item: Import, tree: SourceTree) -> bool:

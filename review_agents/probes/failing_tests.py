@@ -42,6 +42,8 @@ def failures(
 def cause_of(case: Case) -> tuple[str, str]:
     """What makes failures the same: exception and message shape; for bare assertions the test as well."""
     shape = shape_of(case.type, case.message)
+    if case.id == case.file:
+        return (shape, "")  # files that cannot be loaded for the same reason
     if case.type in ("AssertionError", "Failed", "") or re.match(r"assert\b", case.message):
         return (shape_of(case.type, ""), case.test)
     return (shape, missing_path(case))
@@ -258,6 +260,8 @@ def surroundings_of(case: Case, tree: SourceTree) -> str:
     why = surroundings(f"{case.type}: {case.message}", ran_program=started)
     if not why and case.type in OPAQUE:
         why = surroundings(case.text[-1500:])
+    if "Using pytest.skip outside of a test" in case.text or "Skipped: " in case.text:
+        return "skips itself here"
     fixture = re.search(r"fixture '(\w+)' not found", case.text)
     if fixture:
         return f"needs the pytest plugin that provides the fixture {fixture[1]}"

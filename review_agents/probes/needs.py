@@ -128,6 +128,7 @@ def sources(
     found = [*_extras(extras), *_groups(manifest), *_requirement_files(tracked, root)]
     if manifest is not None:
         found.extend(_hatch(manifest))
+        found.extend(_tox_table(manifest))
     for path, parse in (("tox.ini", tox_needs), ("noxfile.py", nox_needs), ("setup.cfg", setup_cfg_tox)):
         text = read(path if root == "." else f"{root}/{path}")
         source = parse(text) if text else None
@@ -220,6 +221,26 @@ def _hatch(manifest: Manifest) -> list[Source]:
     return found
 
 
+def _tox_table(manifest: Manifest) -> list[Source]:
+    """tox settings in pyproject.toml: an ini text, or tox 4's own tables."""
+    tox = manifest.tools.get("tox")
+    if not isinstance(tox, dict):
+        return []
+    legacy = tox_needs(str(tox.get("legacy_tox_ini") or ""))
+    if legacy is not None:
+        return [legacy.model_copy(update={"label": "pyproject.toml's tox settings"})]
+    envs = tox.get("env") if isinstance(tox.get("env"), dict) else {}
+    tables = [
+        tox.get("env_run_base"),
+        *(env for name, env in (envs or {}).items() if _tier(name) == 1 or name[:2] == "py"),
+    ]
+    needs = [need for table in tables if isinstance(table, dict) for need in _list(table, "deps")]
+    extras = [extra for table in tables if isinstance(table, dict) for extra in _list(table, "extras")]
+    if not good(needs) and not extras:
+        return []
+    return [Source(label="pyproject.toml's tox settings", tier=1, extras=tuple(extras), requirements=good(needs))]
+
+
 def _list(table: dict[str, Any], key: str) -> list[str]:
     value = table.get(key)
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
@@ -233,7 +254,12 @@ def tox_needs(text: str) -> Source | None:
     except configparser.Error:
         return None
     needs: list[str] = []
-    for line in parser.get("testenv", "deps", fallback="").splitlines():
+    deps = re.sub(
+        r"\{\[([\w.:-]+)\](\w+)\}",
+        lambda found: parser.get(found[1], found[2], fallback=""),
+        parser.get("testenv", "deps", fallback=""),
+    )
+    for line in deps.splitlines():
         line = line.split("#")[0].strip()
         factor = re.match(r"^([\w!,{}.-]+):\s+(.*)$", line)
         if factor:

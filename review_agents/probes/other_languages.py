@@ -106,7 +106,7 @@ def has_tool(workspace: Workspace, tool: str) -> bool:
 
 def commands(language: str, tree: SourceTree) -> list[Command]:
     if language == "node":
-        return [Command(language="node", what="test", text="npm test")] if npm_script(tree, "test") else []
+        return npm_tests(npm_script(tree, "test"))
     if language == "rust":
         return [
             Command(language="rust", what="build", text=f"{CARGO}cargo build --offline"),
@@ -140,6 +140,32 @@ def make_commands(tree: SourceTree) -> list[Command]:
     if target:
         found.append(Command(language="make", what="test", text=f"make {target}"))
     return found
+
+
+LINTERS = {
+    "xo",
+    "eslint",
+    "standard",
+    "prettier",
+    "tsd",
+    "biome",
+    "tslint",
+    "jshint",
+    "jscs",
+    "semistandard",
+    "ls-lint",
+}
+
+
+def npm_tests(script: str) -> list[Command]:
+    """`npm test`, or what is left of it without linters: their rules change with every release, the code does not."""
+    parts = [part.strip() for part in script.split("&&")]
+    tests = [part for part in parts if part and part.split()[0] not in LINTERS]
+    if len(tests) == len(parts) and script:
+        return [Command(language="node", what="test", text="npm test")]
+    return [
+        Command(language="node", what="test", text=f'PATH="$PWD/node_modules/.bin:$PATH"\n{part}') for part in tests
+    ]
 
 
 def npm_script(tree: SourceTree, name: str) -> str:

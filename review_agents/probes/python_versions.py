@@ -143,18 +143,32 @@ def _unguarded(tree: ast.Module) -> Iterator[ast.AST]:
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If | ast.IfExp):
-            test = ast.dump(node.test)
-            if any(
-                word in test
-                for word in ("version", "TYPE_CHECKING", "PY3", "PY_3", "hasattr", "platform", "HAS_", "HAVE_")
-            ):
-                continue
+        if isinstance(node, ast.If | ast.IfExp) and _is_check(node.test):
+            continue
         if isinstance(node, ast.Try) and node.handlers:
             waiting.extend([*node.orelse, *node.finalbody])
             continue
         yield node
-        waiting.extend(ast.iter_child_nodes(node))
+        waiting.extend(_left_after_a_check(node))
+
+
+CHECKS = ("version", "TYPE_CHECKING", "PY3", "PY_3", "hasattr", "platform", "HAS_", "HAVE_")
+
+
+def _is_check(test: ast.expr) -> bool:
+    said = ast.dump(test)
+    return any(word in said for word in CHECKS)
+
+
+def _left_after_a_check(node: ast.AST) -> Iterator[ast.AST]:
+    """The node's children, without what follows `if sys.version_info < ...: return` in the same function."""
+    body = getattr(node, "body", None)
+    cut = None
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        tests = [at for at, child in enumerate(node.body) if isinstance(child, ast.If) and _is_check(child.test)]
+        cut = tests[0] if tests else None
+    left_out = set(map(id, body[cut:])) if cut is not None and isinstance(body, list) else set()
+    return (child for child in ast.iter_child_nodes(node) if id(child) not in left_out)
 
 
 def _syntax(node: ast.AST) -> Iterator[Use]:
@@ -174,7 +188,7 @@ def _use(node: ast.AST, since: int, what: str, effect: str, mark: str) -> Use:
 def _imported_names(tree: ast.Module) -> dict[str, str]:
     """Local name -> what it stands for: a module, or MODULE.NAME for `from MODULE import NAME`."""
     found: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in _unguarded(tree):  # what a `try` binds may be a backport
         if isinstance(node, ast.Import):
             found |= {alias.asname or alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -223,7 +237,7 @@ def _names(node: ast.AST, aliases: dict[str, str], own: set[str]) -> Iterator[Us
                 yield _use(node, since, f"`{name}`", "the import fails", f"name:{name}")
     elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         since = NEW_NAMES.get((aliases.get(node.value.id, ""), node.attr), 0)
-        if since:
+        if since and node.attr not in own:  # a function of the same name only passes it on
             name = f"{aliases[node.value.id]}.{node.attr}"
             yield _use(node, since, f"`{name}`", "it is an AttributeError", f"name:{name}")
     elif (

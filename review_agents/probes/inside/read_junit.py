@@ -57,6 +57,8 @@ def reason(found):
     last = [LAST.match(line) for line in text.splitlines()]
     kinds = [match.group(3) for match in last if match]
     first = said.splitlines()[0] if said else ""
+    if first == "collection failure":
+        first = next((line.strip() for line in text.splitlines() if line.strip()), first)
     if kinds:
         return kinds[-1], first
     return ("AssertionError" if first.startswith("assert ") else ""), first

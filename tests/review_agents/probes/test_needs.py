@@ -97,3 +97,17 @@ def test_a_broken_manifest_is_named_and_does_not_stop_the_reading():
     (manifest,) = find_projects(files, reader(files))
     assert "not valid TOML" in manifest.problems[0]
     assert find_projects({"a.py": ""}, reader({})) == ()
+
+
+def test_tox_settings_inside_pyproject_are_read_with_their_references():
+    legacy = "[core]\ndeps =\n    pytest-cov\n[testenv]\ndeps =\n    {[core]deps}\n    numpy\n"
+    files = {"pyproject.toml": f'[project]\nname = "a"\nversion = "1"\n[tool.tox]\nlegacy_tox_ini = """\n{legacy}"""\n'}
+    (manifest,) = find_projects(files, reader(files))
+    (source,) = sources(manifest, (), files, reader(files))
+    assert source.requirements == ("pytest-cov", "numpy")
+    modern = {
+        "pyproject.toml": '[project]\nname = "a"\nversion = "1"\n[tool.tox.env_run_base]\ndeps = ["ddt"]\nextras = ["x"]\n'
+    }
+    (manifest,) = find_projects(modern, reader(modern))
+    (source,) = sources(manifest, (), modern, reader(modern))
+    assert (source.requirements, source.extras) == (("ddt",), ("x",))

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from review_agents.probes.other_languages import npm_tests
 from review_agents.records import Kind, ProbeState
 from tests.review_agents.probes.samples import Reviewed
 
@@ -56,3 +57,9 @@ def test_node_runs_its_tests_and_checks_what_is_packed(tmp_path: Path):
         assert [found.rule for found in result.candidates] == []  # npm always packs what `main` names
     finally:
         one.close()
+
+
+def test_linters_are_left_out_of_npm_test():
+    assert [one.text for one in npm_tests("node --test")] == ["npm test"]
+    assert [one.text.splitlines()[-1] for one in npm_tests("xo && c8 ava && tsd")] == ["c8 ava"]
+    assert npm_tests("eslint .") == [] and npm_tests("") == []
