@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from orchestrator.sandbox.bubblewrap import Bubblewrap
 from orchestrator.sandbox.contract import Sandbox, SandboxError
+from orchestrator.sandbox.docker import DEFAULT_URL, Docker
 from orchestrator.settings import Settings
 
 # (box name, host:port, "" or why the proxy refused it)
@@ -44,7 +46,7 @@ def consider(settings: Settings, egress_log: EgressLog | None) -> Choice:
             tried.append(f"{backend}: {error}")
             continue
         lacks = f" Not limited here: {'; '.join(about.missing_limits)}." if about.missing_limits else ""
-        reason = f" ({tried[0]})" if tried else ""
+        reason = f" ({tried[0].rstrip('.')})" if tried else ""
         return Choice(sandbox, f"Sandbox: {about.name} {about.version}, Python {about.python}{reason}.{lacks}")
     return Choice(None, "No sandbox works here, so reviews are refused. " + " ".join(tried))
 
@@ -55,6 +57,17 @@ def start_bubblewrap(settings: Settings, egress_log: EgressLog | None) -> Sandbo
     return sandbox
 
 
+def start_docker(settings: Settings, egress_log: EgressLog | None) -> Sandbox:
+    url = settings.docker_url or DEFAULT_URL
+    if url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
+        raise SandboxError(f"no engine here, {url.removeprefix('unix://')} does not exist.")
+    sandbox = Docker(settings, egress_log=egress_log)
+    sandbox.check()
+    return sandbox
+
+
+# In the order in which `auto` tries them.
 STARTERS: dict[str, Callable[[Settings, EgressLog | None], Sandbox]] = {
+    "docker": start_docker,
     "bubblewrap": start_bubblewrap,
 }
