@@ -1,9 +1,10 @@
-"""What does a turn of a tool conversation cost? 20 turns against a running node, and how much of each was computed again.
+"""What does a turn of a tool conversation cost? 20 turns against a running node, and what of each was computed again.
 
 The conversation is an agent's: a user asks, the model calls a tool, its result comes back, and so on; after some calls
-the user asks something else, and a template that drops earlier thoughts drops them then. For every turn the node says how
-many tokens no earlier request had at that place (new) and how many it computed (prefilled). prefilled_share is the worst
-prefilled / new after the first turn; what is computed again up to a multiple of 64 is in it.
+the user asks something else, and a template that drops earlier thoughts drops them then. For every turn the node says
+how many tokens no earlier request had after the same tokens (new) and how many it computed (prefilled). prefilled_share
+is the worst prefilled / new after the first turn; what is computed again up to a multiple of 64 is in it. When thoughts
+are dropped, everything after the first of them is new: its rows depend on what is not there any more.
 
     python -m inference_node.lab.turns --out docs/figures
 """
@@ -45,12 +46,11 @@ TOOL = {
         },
     },
 }
-WORDS = (
-    "the cache keeps a value until it is read again or the budget is spent then the oldest goes first and a counter says "
-    "so def get(self, key): return self.rows.get(key) # None when it was never put import json from pathlib import Path "
-    "class Store: limit = 64 assert store.size() <= store.limit raise KeyError(key) for row in rows: yield row.decode()"
-).split()
-CALLS_PER_QUESTION = 5
+TEXT = (
+    "the cache keeps a value until it is read again or the budget is spent then the oldest goes first and a counter "
+    "says so def get(self, key): return self.rows.get(key) # None when it was never put import json from pathlib "
+    "import Path class Store: limit = 64 assert store.size() <= store.limit raise KeyError(key) for row in rows: yield"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,7 @@ def converse(
     *,
     seed: int = 0,
     result_words: int = 140,
+    calls_per_question: int = 5,
     thought_ends: int | None = None,
     returns_thoughts: bool = True,
     temperature: float = 0.7,
@@ -83,7 +84,7 @@ def converse(
     ]
     held: list[Turn] = []
     for number in range(turns):
-        if number % CALLS_PER_QUESTION == 0:
+        if number % calls_per_question == 0:
             messages.append({"role": "user", "content": f"Question {number}: {_words(rng, 40)}?"})
         else:
             call = held[-1].message["tool_calls"][0]
@@ -91,7 +92,7 @@ def converse(
         body: dict[str, Any] = {"messages": messages, "tools": [TOOL], "tool_choice": "required", "max_tokens": 300}
         body |= {"parallel_tool_calls": False, "temperature": temperature, "seed": seed + number}
         if thought_ends is not None:
-            body["logit_bias"] = {str(thought_ends): 6.0}
+            body["logit_bias"] = {str(thought_ends): 9.0}
         turn = _ask(http, body)
         held.append(turn)
         answer = dict(turn.message)
@@ -131,7 +132,8 @@ def _ask(http: httpx.Client, body: dict[str, Any]) -> Turn:
 
 
 def _words(rng: random.Random, count: int) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(count))
+    words = TEXT.split()
+    return " ".join(rng.choice(words) for _ in range(count))
 
 
 def _told(name: str, turns: Sequence[Turn]) -> None:
@@ -139,8 +141,8 @@ def _told(name: str, turns: Sequence[Turn]) -> None:
         prefix = turn.prefix
         print(
             f"{name} turn {number:2}: prompt {turn.prompt_tokens:5}, restored {prefix['restored_tokens']:5}, "
-            f"new {prefix['new_tokens']:4}, prefilled {prefix['prefilled_tokens']:4}, share {prefix['prefilled_share']}, "
-            f"{prefix['why']}, {json.dumps(turn.message['tool_calls'][0]['function']['arguments'])}",
+            f"new {prefix['new_tokens']:4}, prefilled {prefix['prefilled_tokens']:4}, "
+            f"share {prefix['prefilled_share']}, {prefix['why']}",
             flush=True,
         )
 

@@ -143,14 +143,17 @@ class _Composer:
         except Exception:  # a template that looks into a message may refuse a marker; the plain rendering stands
             return [plain]
         parts: list[str | tuple[int, ...]] = []
+        certain: list[str] = []  # text that the plain rendering must have too
         for index, entry in sorted(known.items()):
             found = self._find(text, index, entry)
             if found is None:
                 return [plain]
             before, ids, text = found
             parts += [before, ids]
+            # A template may leave an empty thought out, tags and all; the answer had them.
+            certain.append(before.removesuffix(self._header))
         parts.append(text)
-        return parts if _in_order(plain, [part for part in parts if isinstance(part, str)]) else [plain]
+        return parts if _in_order(plain, [*certain, text]) else [plain]
 
     def encode(self, text: str) -> list[int]:
         """Tokens of rendered text. A guard is a cut and no character."""
@@ -181,7 +184,7 @@ class _Composer:
 
     def _marker(self, index: int, entry: Returned, message: Mapping[str, Any]) -> dict[str, Any]:
         marked = {"role": "assistant", "content": f"{self._open}c{index}{self._close}"}
-        if entry.thought and message.get("reasoning_content", "").strip() == entry.thought.strip():
+        if entry.thinks and message.get("reasoning_content", "").strip() == entry.thought.strip():
             marked["reasoning_content"] = f"{self._open}t{index}{self._close}"
         return marked
 
@@ -327,7 +330,7 @@ def _written(call: Mapping[str, Any]) -> str:
 
 def _in_order(plain: str, texts: Sequence[str]) -> bool:
     """Whether the plain text begins with the first, ends with the last, and holds the others in between in order."""
-    first, *middle, last = texts if len(texts) > 1 else [*texts, ""]
+    first, *middle, last = texts
     if not plain.startswith(first):
         return False
     at = len(first)

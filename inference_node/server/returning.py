@@ -23,6 +23,7 @@ class Returned:
 
     tokens: tuple[int, ...]  # all that was kept, the end-of-turn token included if there was one
     lead: str  # text before the thought: an opening tag that the model wrote itself
+    thinks: bool  # it begins with a thought, though that may be empty
     thought: str  # what was sent as reasoning_content
     after_thought: tuple[int, ...] | None  # the tokens from the text on; None where it begins inside a token
     ended_by: str | None  # text of the end-of-turn token
@@ -69,11 +70,13 @@ def returned(template: Template, kept: Sequence[int], *, thought: str, stopped_b
     text_tokens = kept if ended_by is None else kept[:-1]
     text = template.decode(text_tokens)
     lead = text[: text.find(thought)] if thought and thought in text else ""
+    thinks = bool(thought) or THINK_END in text
     return Returned(
         tokens=tuple(kept),
         lead=lead,
+        thinks=thinks,
         thought=thought,
-        after_thought=_after_thought(template, kept) if thought or THINK_END in text else tuple(kept),
+        after_thought=_after_thought(template, kept) if thinks else tuple(kept),
         ended_by=ended_by,
     )
 

@@ -1,17 +1,14 @@
 """A running server over a scripted target: real sockets, so that disconnects and streams are real."""
 
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from inference_node.engine.engine import Engine
+from inference_node.lab.serving import Background
 from inference_node.server.app import Options, create_app
 from inference_node.speculate.scripted import ScriptedTarget
 from tests.inference_node.engine.conftest import FACTS, says
@@ -41,27 +38,6 @@ class Served:
         return found
 
 
-class Background:
-    """uvicorn in a thread, on a free port of the loopback."""
-
-    def __init__(self, app: Any) -> None:
-        self.socket = socket.socket()
-        self.socket.bind(("127.0.0.1", 0))
-        self.port = self.socket.getsockname()[1]
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
-        self.thread.start()
-        deadline = time.monotonic() + 10
-        while not self.server.started and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.server.force_exit = True
-        self.thread.join(10)
-        self.socket.close()
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[..., Served]]:
     undo: list[Callable[[], None]] = []
@@ -79,7 +55,7 @@ def serve() -> Iterator[Callable[..., Served]]:
         made = Engine(lambda told: (target, toy(template)), **(engine or {}))
         made.wait_until_loaded(10)
         background = Background(create_app(made, options))
-        url = f"http://127.0.0.1:{background.port}"
+        url = background.url
         client = httpx.Client(base_url=url, timeout=30)
 
         def stop() -> None:

@@ -241,6 +241,17 @@ def test_a_thought_that_the_template_drops_is_dropped_from_the_spliced_tokens_to
     assert kept.tokens[: len(first.tokens) + len(generated)] == (*first.tokens, *generated)
 
 
+def test_an_empty_thought_comes_back_though_nothing_was_sent_of_it() -> None:
+    returning = Returning()
+    first = rendered(("user", "u"))
+    generated = [*ids("</think>"), *ids("said "), *SPELLED, END]
+    remember(returning, first, generated, content="said <think>")
+    second = rendered(
+        ("user", "u"), ("assistant", "said <think>"), {"role": "tool", "content": "x"}, returning=returning
+    )
+    assert second.tokens[: len(first.tokens) + len(generated)] == (*first.tokens, *generated)
+
+
 def test_a_client_that_leaves_the_thought_out_gets_the_text_spliced_only() -> None:
     returning = Returning()
     first = rendered(("user", "u"))
@@ -278,7 +289,7 @@ def test_a_template_that_looks_into_messages_is_not_fed_markers() -> None:
     returning = Returning()
     history = messages(("user", "u"), ("assistant", "said"), ("user", "v"))
     key = Returning.key(Returning.key(b"", "user", "u", []), "assistant", "said", [])
-    returning.remember(key, Returned((1, 2), "", "", (1, 2), None))
+    returning.remember(key, Returned((1, 2), "", False, "", (1, 2), None))
     prompt = prepare(picky, history, returning=returning)
     assert prompt.spliced == 0
     assert prompt.tokens == tuple(ids("u;said;v;"))
@@ -286,7 +297,7 @@ def test_a_template_that_looks_into_messages_is_not_fed_markers() -> None:
 
 def test_the_memory_of_answers_has_a_byte_budget_and_the_oldest_go() -> None:
     returning = Returning(2000)
-    answer = Returned(tuple(range(50)), "", "", tuple(range(50)), None)
+    answer = Returned(tuple(range(50)), "", False, "", tuple(range(50)), None)
     keys = [bytes([n]) * 16 for n in range(5)]
     for key in keys:
         returning.remember(key, answer)

@@ -14,11 +14,11 @@ from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
 from inference_node.engine.engine import Engine
+from inference_node.lab.serving import Background
 from inference_node.server.app import create_app
 from inference_node.speculate.scripted import ScriptedTarget
 from tests.inference_node.engine.conftest import FACTS, says
 from tests.inference_node.engine.toy import THINKING_TEMPLATE, toy
-from tests.inference_node.server.conftest import Background
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
 
@@ -30,7 +30,7 @@ def document() -> Iterator[schemathesis.BaseSchema]:
     engine.wait_until_loaded(10)
     background = Background(create_app(engine))
     config = SchemathesisConfig()
-    yield schemathesis.openapi.from_url(f"http://127.0.0.1:{background.port}/openapi.json", config=config)
+    yield schemathesis.openapi.from_url(f"{background.url}/openapi.json", config=config)
     background.stop()
     engine.close()
 

@@ -12,10 +12,11 @@ import httpx
 import pytest
 
 from inference_node.engine.engine import Engine
+from inference_node.lab.serving import Background
 from inference_node.server.app import Options, create_app
 from inference_node.speculate.scripted import ScriptedTarget
 from tests.inference_node.engine.conftest import FACTS, says
-from tests.inference_node.server.conftest import Background, Served
+from tests.inference_node.server.conftest import Served
 
 Serve = Callable[..., Served]
 
@@ -32,7 +33,7 @@ def test_health_is_503_while_loading_then_200(serve: Serve) -> None:
     engine = Engine(load)
     background = Background(create_app(engine))
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{background.port}") as http:
+        with httpx.Client(base_url=background.url) as http:
             while not engine.health().progress:
                 time.sleep(0.01)
             reply = http.get("/health")
