@@ -7,6 +7,7 @@ variable with our prefix stops the start, naming it: a misspelt setting must not
 
 import os
 import tomllib
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -143,13 +144,13 @@ def load(**given: Any) -> Settings:
         raise SettingsError("; ".join(in_words(problem) for problem in error.errors())) from None
 
 
-def from_file(path: Path) -> dict[str, Any]:
-    """The file's settings, without those that the environment also gives."""
+def from_file(path: Path, *, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The file's settings, without those that the environment also gives. Raises `SettingsError`."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error}.") from None
-    return {name: value for name, value in content.items() if f"{PREFIX}{name.upper()}" not in os.environ}
+    return {name: value for name, value in content.items() if f"{PREFIX}{name.upper()}" not in environment}
 
 
 def in_words(problem: Any) -> str:

@@ -75,6 +75,7 @@ class Ran(Record):
     tail: str = ""  # last part; empty when head holds everything
     dropped_bytes: int = 0  # output between head and tail that was not kept
     log: str = ""  # key of the whole log, where there is one
+    refusals: tuple[str, ...] = ()  # hosts that the egress proxy refused or could not reach meanwhile, and why
 
     @property
     def ok(self) -> bool:

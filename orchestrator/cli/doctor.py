@@ -11,9 +11,10 @@ import typer
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator import logs, wiring
-from orchestrator.cli.console import Format, out, plain, print_json
+from orchestrator.cli import adopting
+from orchestrator.cli.console import Format, err, out, plain_lines, print_json
 from orchestrator.cli.start import Data, settings_of
-from orchestrator.sandbox import select
+from orchestrator.sandbox import package_index, select
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services import host_lock, working
 from orchestrator.services.errors import OutsideError
@@ -40,9 +41,16 @@ def add_to(app: typer.Typer) -> None:
 def doctor(
     data: Data = None,
     format: Annotated[Format, typer.Option("--format", help="text for people, json for programs.")] = Format.TEXT,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="First write what installations need on this machine into config.toml.")
+    ] = False,
 ) -> int:
     """Check everything that reviews need on this machine. Exit status 3 if something is wrong."""
     settings = settings_of(data)
+    if adopt:
+        for line in adopting.adopt(settings):
+            err().print(line, markup=False)
+        settings = settings_of(data)
     logs.configure(settings.model_copy(update={"log_level": "error"}), "doctor")
     found = []
     for check in CHECKS:
@@ -50,7 +58,7 @@ def doctor(
             found.append(one)
             if format is Format.TEXT:
                 mark = {True: "ok  ", False: "BAD ", None: "    "}[one.ok]
-                out().print(f"{mark} {one.thing}: {plain(one.said)}", markup=False)
+                out().print(f"{mark} {one.thing}: {plain_lines(one.said)}", markup=False)
     if format is Format.JSON:
         print_json([{"thing": one.thing, "ok": one.ok, "said": one.said} for one in found])
     return 3 if any(one.ok is False for one in found) else 0
@@ -127,6 +135,14 @@ def check_sandbox(settings: Settings) -> Iterator[Checked]:
             yield Checked("sandbox", None, f"cannot limit: {limit}")
 
 
+def check_index(settings: Settings) -> Iterator[Checked]:
+    way = package_index.try_way(settings)
+    if way.open:
+        yield Checked("package index", True, f"{way.index} can be reached from install steps")
+        return
+    yield Checked("package index", False, adopting.explain(settings, way))
+
+
 def check_machine(settings: Settings) -> Iterator[Checked]:
     machine = wiring.machine_id(settings)
     try:
@@ -151,5 +167,6 @@ def check_node(settings: Settings) -> Iterator[Checked]:
 
 
 CHECKS: tuple[Callable[[Settings], Iterator[Checked]], ...] = (
-    check_python, check_git, check_disk, check_database, check_broker, check_sandbox, check_machine, check_node,
+    check_python, check_git, check_disk, check_database, check_broker, check_sandbox, check_index, check_machine,
+    check_node,
 )  # fmt: skip

@@ -14,11 +14,12 @@ from typing import Annotated
 import typer
 
 from orchestrator import logs
+from orchestrator.cli import adopting
 from orchestrator.cli.console import err
 from orchestrator.cli.processes import check_port
 from orchestrator.cli.start import Data, bring_up_to_date, settings_of
 from orchestrator.clients.git_command import end_with_parent
-from orchestrator.sandbox import select
+from orchestrator.sandbox import package_index, select
 from orchestrator.services.errors import OutsideError
 from orchestrator.settings import Settings
 
@@ -68,6 +69,7 @@ def up(
             command = [sys.executable, "-m", "orchestrator", name, "--data", str(settings.data)]
             children.append(start(name, command, environment(settings)))
         threading.Thread(target=announce, args=(settings, stop), daemon=True).start()
+        threading.Thread(target=look_at_index, args=(settings,), daemon=True).start()
         return watch(children, stop)
     finally:
         end(children)
@@ -115,6 +117,13 @@ def end(children: Sequence[Child]) -> None:
         except subprocess.TimeoutExpired:
             child.process.kill()
             child.process.wait()
+
+
+def look_at_index(settings: Settings) -> None:
+    """Say it now if installations will fail: a person should not learn it from the first review."""
+    way = package_index.try_way(settings)
+    if not way.open:
+        err().print(f"\n{adopting.explain(settings, way)}\n", markup=False)
 
 
 def announce(settings: Settings, stop: threading.Event) -> None:

@@ -35,6 +35,7 @@ VOLUMES_ARE_WATCHED = "size of /base and /venv (watched while an install step wr
 STEP_USER = "step"
 STEP_UID = 70606  # in the range that neither distributions nor systemd nor subuids hand out
 OPEN_FILES = 16384
+REFUSALS_KEPT = 20  # of one command
 SETUP_PATIENCE_S = 120.0  # copying a large repo takes its time
 
 # A user has this; without it every test that commits something in a repo of its own would fail.
@@ -212,11 +213,15 @@ class RunnerBox:
             "watch": self.watch,
         }
         self.alive()
+        proxy = self.channel.proxy
+        refused_before = len(proxy.refusals) if proxy else 0
         try:
-            return self.channel.run(wanted, on_output=on_output, cancelled=cancelled)
+            ran = self.channel.run(wanted, on_output=on_output, cancelled=cancelled)
         except RunnerLost as lost:
             self.alive()  # destroyed meanwhile, or its time was over
             return self.lost(lost)
+        refusals = proxy.refusals[refused_before:] if proxy else ()
+        return ran.model_copy(update={"refusals": tuple(dict.fromkeys(refusals))[:REFUSALS_KEPT]}) if refusals else ran
 
     def lost(self, lost: RunnerLost) -> Ran:
         """What becomes of a command whose step runner is gone. Raises `BoxGone`, or `Cancelled`."""

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from orchestrator.sandbox import step_runner as wire
@@ -22,6 +23,7 @@ CANCEL_LOOK_S = 0.5  # how often `cancelled` is asked
 SHOW_EVERY_S = 1.0  # how often `on_output` is called at most
 GRACE_S = 3.0  # a runner that has said nothing this long after a command's end was due is taken for dead
 CANCEL_GRACE_S = 1.0  # the same after a cancel
+READER_PATIENCE_S = 0.5
 MOST_WAITING = 256 << 20  # bytes of frames that were not taken yet; a file is read in one frame
 FILE_PATIENCE_S = 60.0  # for reading, writing and listing
 
@@ -42,6 +44,8 @@ class Pipes(Protocol):
 
 class Answers(Protocol):
     """Takes the streams that a box opens: the egress proxy."""
+
+    refusals: list[str]  # every request that came to nothing, with the reason
 
     def serve(self, client: "Stream") -> None:
         """Talk with the client until one of the two ends it. Runs in a thread of its own."""
@@ -109,6 +113,24 @@ class Channel:
             if isinstance(gone, RunnerLost):
                 raise
             raise RunnerLost(str(gone), output, time.monotonic() - started, cancelling) from None
+        except (SandboxError, Cancelled):
+            raise
+        except BaseException:  # of the caller's own: `on_output`, `cancelled`, a time limit of the worker
+            self.end_command()
+            raise
+
+    def end_command(self) -> None:
+        """End the running command although nobody asks how it went, so that the box can be used again."""
+        with suppress(BoxGone):
+            self.send(wire.CANCEL)
+            give_up = time.monotonic() + CANCEL_GRACE_S + wire.KILL_PATIENCE_S
+            while True:
+                frame = self.frame_within(give_up - time.monotonic())
+                if frame is None:
+                    self.close()  # whoever uses the box next learns that it is gone
+                    return
+                if frame[0] in (wire.ENDED, wire.FAILED):
+                    return
 
     def ended(self, end: dict[str, Any], output: "Collected", cancelling: bool) -> Ran:
         if end.get("stuck"):
@@ -229,7 +251,9 @@ class Channel:
             stream.close()
 
     def close(self) -> None:
+        """Give the pipes back. Called after the runner was ended, so that the reading thread ends too."""
         self.gone = True
+        self.reader.join(READER_PATIENCE_S)
         self.pipes.close()
 
 

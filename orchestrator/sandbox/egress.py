@@ -77,7 +77,7 @@ class Rules:
                 continue
             if name == allowed or (allowed.startswith("*.") and name.endswith(allowed[1:])):
                 return
-        raise Refused(f"{host}:{port} is not among the allowed hosts")
+        raise Refused(f"{host}:{port} is not among the allowed hosts (LAMPLIGHTER_EGRESS_HOSTS)")
 
     def check_address(self, host: str, text: str) -> None:
         """Raises `Refused`."""
@@ -165,6 +165,7 @@ class Proxy:
     ):
         self.rules = allowed
         self.share = Share(most_bytes)
+        self.refusals: list[str] = []  # every request that came to nothing, with the reason, as they came
         self.log = log
         self.resolve = resolve or addresses
 
@@ -179,10 +180,12 @@ class Proxy:
             self.share.take(0)
             upstream = self.connect(host, port)
         except Refused as refusal:
+            self.refusals.append(str(refusal))
             self.log(asked, str(refusal))
             refuse(client, 403, str(refusal))
             return
         except OSError as error:
+            self.refusals.append(f"{asked} cannot be reached: {error}")
             self.log(asked, f"failed: {error}")
             refuse(client, 502, str(error))
             return
@@ -192,15 +195,15 @@ class Proxy:
             self.carry(client, upstream, request.rest)
         client.close()
 
-    def connect(self, host: str, port: int) -> socket.socket:
-        """Resolve once, check every address, and connect to a checked one."""
+    def connect(self, host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
+        """Resolve once, check every address, and connect to a checked one. Raises `Refused`, OSError."""
         places = self.resolve(host, port)
         for address in places:
             self.rules.check_address(host, address)
         problem: OSError = OSError(f"{host} has no address")
         for address in places:
             try:
-                upstream = socket.create_connection((address, port), timeout=CONNECT_TIMEOUT_S)
+                upstream = socket.create_connection((address, port), timeout=timeout_s)
             except OSError as error:
                 problem = error
                 continue

@@ -61,6 +61,8 @@ MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 PIDS_LIMITS = ("/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max")
 OOM_SCORE = "500"  # so that the kernel never prefers this program to a command
 CANNOT_START = 126
+SMALLEST_FILE = 4096  # bytes that a file counts at least
+FREE_FILES = 20_000  # that must stay possible on the disk of watched folders
 KILL_PATIENCE_S = 5.0  # what lives after this is stuck in the kernel, and the box must go
 LONGEST_ARGUMENT = 100_000  # Linux allows 128 KiB for one argument; longer scripts go through a file
 NO_FILES = ("/proc", "/sys", "/dev")  # what looks like a file there is a device or this program itself
@@ -571,6 +573,8 @@ class Watch:
         free = state.f_bavail * state.f_frsize
         if free < self.free_bytes:
             return f"only {free >> 20} MiB are left on the disk, {self.free_bytes >> 20} must stay free"
+        if state.f_files and state.f_favail < FREE_FILES:
+            return f"only {state.f_favail} more files fit on the disk"
         if self.folder_bytes and now >= self.next_count:
             used = sum(folder_bytes(folder) for folder in self.folders)
             took = time.monotonic() - now
@@ -595,14 +599,14 @@ def resident_bytes() -> int:
 
 
 def folder_bytes(folder: str) -> int:
-    """Disk blocks below a folder, links not followed."""
+    """Disk blocks below a folder, links not followed; an empty file counts a block, for a disk has only so many."""
     total = 0
     waiting = [folder]
     while waiting:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, SMALLEST_FILE)
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
         except OSError:

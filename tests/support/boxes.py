@@ -16,16 +16,16 @@ test is skipped, loudly. Settings come from `here()`, which makes installs work 
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
+from orchestrator.sandbox import package_index
 from orchestrator.sandbox.bubblewrap import Bubblewrap
 from orchestrator.sandbox.contract import Box, BoxOrder, Role, Sandbox, SandboxError
 from orchestrator.sandbox.limits import configured
@@ -147,57 +147,10 @@ def git(folder: Path, *arguments: str) -> str:
 
 def here(**given: Any) -> Settings:
     """Settings with which installs work on this machine: its package index, CA file and mirrors as settings."""
-    config = pip_config()
-    index = config.get("index-url", "")
-    cert = config.get("cert") or os.environ.get("SSL_CERT_FILE", "")
-    folders = [
-        str(Path(urlsplit(word).path).parent) if word.startswith("file://") else word  # files lie beside the index
-        for name in ("extra-index-url", "find-links")
-        for word in config.get(name, "").split()
-        if word.startswith(("file://", "/"))
-    ]
-    variables = [
-        f"PIP_{name.upper().replace('-', '_')}={config[name]}"
-        for name in ("extra-index-url", "find-links", "default-timeout", "constraint")
-        if name in config
-    ]
-    if "constraint" in config:
-        folders.append(config["constraint"])
-    given.setdefault("pip_index", index)
-    if cert and Path(cert).is_file():
-        given.setdefault("sandbox_ca_file", Path(cert))
-    given.setdefault(
-        "sandbox_mounts", tuple(f"{folder}:{folder}" for folder in dict.fromkeys(folders) if Path(folder).exists())
-    )
-    given.setdefault("sandbox_env", tuple(variables))
-    given.setdefault("egress_allow_ranges", private_ranges(index or "https://pypi.org/simple"))
-    return load(**given)
+    return load(**{**own_settings(), **given})
 
 
-def pip_config() -> dict[str, str]:
-    """pip's own settings on this machine, by name without the section; nearer ones win."""
-    said = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
-    config = {}
-    for line in said.splitlines():
-        name, _, value = line.partition("=")
-        section = name.strip().strip(":")
-        for start in ("global.", "install.", "site.", "user.", "env:."):
-            if section.startswith(start.strip(":")) or name.startswith(f":{start}"):
-                config[name.rpartition(".")[2]] = value.strip().strip("'\"")
-    return config
-
-
-def private_ranges(index: str) -> tuple[str, ...]:
-    """The index host's addresses when they are not public, as in a company or behind a mirror."""
-    import ipaddress
-
-    from orchestrator.sandbox.egress import addresses
-
-    hosts = {urlsplit(index).hostname or "pypi.org", "files.pythonhosted.org", "pypi.org"}
-    found = set()
-    for host in hosts:
-        try:
-            found |= set(addresses(host, 443))
-        except OSError:
-            continue
-    return tuple(sorted(address for address in found if not ipaddress.ip_address(address).is_global))
+@cache
+def own_settings() -> dict[str, Any]:
+    """What `lamplighter doctor --adopt` would write here."""
+    return package_index.advise(load()).settings

@@ -5,17 +5,12 @@ A machine behind a mirror needs them (package index, CA file, private ranges); t
 
 from pathlib import Path
 
-from tests.support.boxes import here
-
-DERIVED = ("pip_index", "sandbox_ca_file", "sandbox_mounts", "sandbox_env", "egress_allow_ranges")
+from tests.support.boxes import own_settings
 
 
 def sandbox_environment() -> dict[str, str]:
     """LAMPLIGHTER_ variables for a child process; empty where the defaults do."""
-    settings = here()
-    return {
-        f"LAMPLIGHTER_{name.upper()}": written(value) for name in DERIVED if (value := getattr(settings, name, None))
-    }
+    return {f"LAMPLIGHTER_{name.upper()}": written(value) for name, value in own_settings().items()}
 
 
 def isolated(folder: Path) -> dict[str, str]:
