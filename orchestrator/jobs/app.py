@@ -155,13 +155,13 @@ class Watch:
         turn = 0
         while True:
             try:
-                if description is None and turn % TURNS_UNTIL_ASKED_AGAIN == 0:
-                    description = working.describe(shop)
                 working.report(
                     shop, worker_pid=os.getpid(), started_at=started, version=wiring.our_version(), sandbox=description
                 )
                 if turn == 0 or working.holds_a_dead_review(shop):
                     self._sweep(shop)
+                if description is None and turn % TURNS_UNTIL_ASKED_AGAIN == 0:
+                    description = working.describe(shop)
                 waiting_since = self._waiting_since(shop, waiting_since)
                 if waiting_since is not None and time.monotonic() - waiting_since > STUCK_AFTER_S:
                     start_over()

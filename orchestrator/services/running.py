@@ -441,7 +441,7 @@ def merge(
         )
         return Outcome(FILED.dump_python(filed, mode="json"), summary=filing.in_words(filed))
 
-    return FILED.validate_python(job.step(MERGE, work, redo=True))
+    return FILED.validate_python(job.step(MERGE, work))
 
 
 def record(job: Job, filed: tuple[Filed, ...], repo: Repo) -> None:

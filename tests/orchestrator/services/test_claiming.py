@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -20,7 +21,7 @@ MINUTE = timedelta(minutes=1)
 def waiting(each_sessions: Sessions) -> Callable[..., UUID]:
     """Makes a waiting review."""
 
-    def make(**changed: object) -> UUID:
+    def make(**changed: Any) -> UUID:
         with each_sessions.begin() as db:
             return make_review(db, **changed).id
 
