@@ -2,6 +2,9 @@ from review_agents.probes.manifest import find_projects, poetry_constraint, reso
 from review_agents.probes.needs import install_lines, nox_needs, plugins_for, sources, tox_needs
 
 
+PROJECT = '[project]\nname = "a"\nversion = "1"\n'
+
+
 def reader(files: dict[str, str]):
     return lambda path: files.get(path)
 
@@ -105,9 +108,7 @@ def test_tox_settings_inside_pyproject_are_read_with_their_references():
     (manifest,) = find_projects(files, reader(files))
     (source,) = sources(manifest, (), files, reader(files))
     assert source.requirements == ("pytest-cov", "numpy")
-    modern = {
-        "pyproject.toml": '[project]\nname = "a"\nversion = "1"\n[tool.tox.env_run_base]\ndeps = ["ddt"]\nextras = ["x"]\n'
-    }
+    modern = {"pyproject.toml": f'{PROJECT}[tool.tox.env_run_base]\ndeps = ["ddt"]\nextras = ["x"]\n'}
     (manifest,) = find_projects(modern, reader(modern))
     (source,) = sources(manifest, (), modern, reader(modern))
     assert (source.requirements, source.extras) == (("ddt",), ("x",))

@@ -42,7 +42,8 @@ def test_what_came_after_the_oldest_admitted_python_is_found_and_the_check_finds
         "import itertools\ndef pairwise(x):\n    return list(itertools.pairwise(x))\n",
         "try:\n    import importlib_resources as resources\nexcept ImportError:\n    from importlib import resources\n"
         "def f():\n    return resources.files('a')\n",
-        "import sys\nimport itertools\ndef f(x):\n    if sys.version_info < (3, 10):\n        return None\n    return itertools.pairwise(x)\n",
+        "import sys\nimport itertools\ndef f(x):\n    if sys.version_info < (3, 10):\n        return None\n"
+        "    return itertools.pairwise(x)\n",
         "class ExceptionGroup(Exception): ...\nraise ExceptionGroup()\n",
         "def f(zip): return zip(1, strict=True)\n",
     ],
