@@ -62,14 +62,14 @@ from orchestrator.sandbox.box import (
     split_scratch,
     variables,
 )
-from orchestrator.sandbox.channel import Channel
+from orchestrator.sandbox.channel import Channel, RunnerLost
 from orchestrator.sandbox.cloning import BUNDLE, bundle_files, clone_script
 from orchestrator.sandbox.contract import Box, BoxOrder, Description, Role, SandboxError
 from orchestrator.sandbox.instance import instance_of
 from orchestrator.sandbox.interpreters import Interpreter
 from orchestrator.sandbox.limits import BoxCgroup, Cgroups, configured
 from orchestrator.settings import Settings
-from review_agents.records import Environment
+from review_agents.records import Environment, Ran
 
 # What programs expect in /etc and what tells nothing about this host's users and services.
 ETC = (
@@ -83,6 +83,7 @@ STEP_FOLDERS = ("repo", "plain", "test")  # those that belong to the step's user
 FULL_IMAGE_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 KEPT_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")  # for setpriv, which then drops them
 TRIAL_TIMEOUT_S = 20
+TRIAL = "cd /venv/plain && printf '#!/bin/sh\\nid -u' > trial && chmod +x trial && ./trial"
 DEATH_PATIENCE_S = 5.0
 OLDEST_BWRAP = (0, 8)  # the first with --disable-userns and --size
 
@@ -123,12 +124,7 @@ class Bubblewrap:
     def prepare(self, review: str, bundle: Path, commit: str) -> None:
         check_review(review)
         self.drop(review)
-        volumes = self.volumes(review)
-        for path in (volumes, *(volumes / folder for folder in FOLDERS)):
-            path.mkdir(parents=True)
-            path.chmod(0o755)
-            if self.root and path.name in STEP_FOLDERS:
-                os.chown(path, STEP_UID, STEP_UID)
+        volumes = self.make_volumes(review)
         handed = self.copies(bundle, volumes)
         limits = configured(self.settings, step_s=self.settings.git_timeout_s)
         order = BoxOrder(review, "clone", 1, role=Role.INSTALL, limits=limits)
@@ -144,6 +140,15 @@ class Bubblewrap:
                 f"Commit {commit} could not be cloned in the sandbox ({ran.ending}): {ran.output[-2000:]}"
             )
         (volumes / "prepared").write_text(commit)
+
+    def make_volumes(self, review: str) -> Path:
+        volumes = self.volumes(review)
+        for path in (volumes, *(volumes / folder for folder in FOLDERS)):
+            path.mkdir(parents=True)
+            path.chmod(0o755)
+            if self.root and path.name in STEP_FOLDERS:
+                os.chown(path, STEP_UID, STEP_UID)
+        return volumes
 
     def copies(self, bundle: Path, folder: Path) -> dict[str, Path]:
         """The bundle's files where and as the step's user may read them, by their place in the box."""
@@ -179,21 +184,23 @@ class Bubblewrap:
         return tuple(gone)
 
     def check(self) -> None:
-        """A trial run under limits. Raises `SandboxError` with what to do."""
+        """A trial run under limits, of a program in a volume. Raises `SandboxError` with what to do."""
         review = f"trial-{os.getpid()}"
-        volumes = self.volumes(review)
-        for folder in FOLDERS:
-            (volumes / folder).mkdir(parents=True, exist_ok=True)
+        self.make_volumes(review)
+        limits = configured(self.settings, step_s=TRIAL_TIMEOUT_S)
         try:
-            box = self.start(BoxOrder(review, "trial", 1, limits=configured(self.settings, step_s=TRIAL_TIMEOUT_S)))
+            box = self.start(BoxOrder(review, "trial", 1, role=Role.INSTALL, limits=limits))
             try:
-                ran = box.run("id -u", environment=Environment.NONE, timeout_s=TRIAL_TIMEOUT_S)
+                ran = box.run(TRIAL, environment=Environment.NONE, timeout_s=TRIAL_TIMEOUT_S)
             finally:
                 box.destroy()
         finally:
             self.drop(review)
         if not ran.ok or ran.output.strip() != str(STEP_UID):
-            raise SandboxError(f"A trial command in bubblewrap failed ({ran.ending}): {ran.output.strip()[-500:]}")
+            raise SandboxError(
+                f"A trial command in bubblewrap failed ({ran.ending}): {ran.output.strip()[-500:]} "
+                f"Programs must be able to run from {self.home}: LAMPLIGHTER_DATA must not lie on a noexec disk."
+            )
 
     # Boxes -------------------------------------------------------------------------------
 
@@ -249,24 +256,23 @@ class BubblewrapBox(RunnerBox):
     ):
         self.sandbox = sandbox
         self.ending = threading.Lock()
+        self.process: subprocess.Popen[bytes] | None = None
         self.cgroup = sandbox.cgroups.create(name, order.limits) if sandbox.cgroups else BoxCgroup(())
-        command = Command(sandbox, name, order, interpreter, self.cgroup, extra)
         self.stderr = os.memfd_create("stderr")
+        channel = None
         try:
+            command = Command(sandbox, name, order, interpreter, self.cgroup, extra)
             self.process = command.start(self.stderr)
             channel = Channel(ProcessPipes(self.process), self.proxy(sandbox, name, order))
-            watch_memory = not sandbox.root and not sandbox.scope
-            try:
-                channel.set_up(
-                    setup_order(order, rlimits=command.rlimits, cpus=() if sandbox.root else order.limits.cpus),
-                    patience_s=SETUP_PATIENCE_S,
-                )
-            except SandboxError as error:
-                raise SandboxError(
-                    f"Box {name} did not open: {error} {self.complaint()}".rstrip(), retry=True
-                ) from None
-        except BaseException:
+            cpus = () if sandbox.root else order.limits.cpus
+            channel.set_up(setup_order(order, rlimits=command.rlimits, cpus=cpus), patience_s=SETUP_PATIENCE_S)
+        except BaseException as error:
+            said = self.complaint() if channel else ""
             self.end_process()
+            if channel:
+                channel.close()
+            if channel and isinstance(error, SandboxError):
+                raise SandboxError(f"Box {name} did not open: {error} {said}".rstrip(), retry=True) from None
             raise
         super().__init__(
             name,
@@ -276,7 +282,7 @@ class BubblewrapBox(RunnerBox):
                 sandbox.settings, environment, network, command.interpreter_paths
             ),
             end=self.end_process,
-            watch_memory=watch_memory,
+            watch_memory=not sandbox.root and not sandbox.scope,
         )
 
     def proxy(self, sandbox: Bubblewrap, name: str, order: BoxOrder) -> egress.Proxy | None:
@@ -288,24 +294,31 @@ class BubblewrapBox(RunnerBox):
             log=lambda host, refusal: sandbox.egress_log(name, host, refusal),
         )
 
+    def lost(self, lost: RunnerLost) -> Ran:
+        """When the kernel took PID 1 for memory, that is the command's end and no accident."""
+        if self.cgroup.oom_kills() and not lost.cancelling:
+            self.give_up("it ran out of memory")
+            return lost.output.finished(Ran(exit=None, signal=signal.SIGKILL, oom=True, seconds=lost.seconds))
+        return super().lost(lost)
+
     def complaint(self) -> str:
         """What bwrap or the step runner said before it ended."""
-        process = getattr(self, "process", None)
-        if process is None:
-            return ""
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(1)
+        if self.process:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
         os.lseek(self.stderr, 0, os.SEEK_SET)
         return os.read(self.stderr, 2000).decode(errors="replace").strip()
 
     def end_process(self) -> None:
         """Kill bwrap, with it PID 1 and so everything in the box, and remove the cgroups."""
         with self.ending:
-            process = getattr(self, "process", None)
-            if process is not None and process.returncode is None:
-                process.kill()
-                process.wait(DEATH_PATIENCE_S)
+            if self.process and self.process.returncode is None:
+                self.process.kill()
+                self.process.wait(DEATH_PATIENCE_S)
             self.cgroup.remove()
+            if self.stderr >= 0:
+                os.close(self.stderr)
+                self.stderr = -1
 
 
 class ProcessPipes:
@@ -313,22 +326,27 @@ class ProcessPipes:
 
     def __init__(self, process: subprocess.Popen[bytes]):
         assert process.stdin and process.stdout
-        self.input, self.output = process.stdin.fileno(), process.stdout.fileno()
-        self.process = process
+        self.input, self.output = process.stdin, process.stdout  # unbuffered
 
     def read(self, most: int) -> bytes:
-        return os.read(self.output, most)
+        return self.output.read(most) or b""
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self.input, rest) :]
+        try:
+            while rest:
+                rest = rest[self.input.write(rest) :]
+        except ValueError as error:  # closed meanwhile
+            raise BrokenPipeError(str(error)) from None
+
+    def hang_up(self) -> None:
+        with suppress(OSError):
+            self.input.close()
 
     def close(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe:
-                with suppress(OSError):
-                    pipe.close()
+        self.hang_up()
+        with suppress(OSError):
+            self.output.close()
 
 
 class Command:
@@ -353,7 +371,11 @@ class Command:
         self.folders: set[str] = {"/"}
         self.descriptors: list[int] = []
         self.interpreter_paths = str(interpreter.path.parent)
-        self.build(extra)
+        try:
+            self.build(extra)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def rlimits(self) -> dict[str, int]:
@@ -374,8 +396,13 @@ class Command:
                 start_new_session=True,
             )
         finally:
-            for descriptor in self.descriptors:
-                os.close(descriptor)
+            self.close()
+
+    def close(self) -> None:
+        """Close the files that bwrap has got its own copies of."""
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
 
     def launcher(self) -> list[str]:
         files = [str(path) for path in self.cgroup.process_files]
@@ -454,6 +481,7 @@ class Command:
         )
         self.text("/etc/group", f"root:x:0:\n{STEP_USER}:x:{number}:\n")
         self.text("/etc/hosts", "127.0.0.1 localhost sandbox\n::1 localhost\n")
+        self.text("/etc/resolv.conf", "nameserver 127.0.0.1\n")  # nobody answers there, and so at once
         self.text("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
         self.text("/etc/machine-id", "0" * 32 + "\n")
         self.file(STEP_RUNNER, Path(step_runner.__file__).read_bytes())

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
+from socket import SHUT_RDWR
 from typing import Any
 
 import docker
@@ -369,6 +370,7 @@ class DockerBox(RunnerBox):
         try:
             self.ready = channel.set_up(self.setup, patience_s=SETUP_PATIENCE_S)
         except SandboxError as error:
+            channel.close()
             said = f"{error} {pipes.complaint()}".rstrip()
             raise SandboxError(f"Box {self.name} did not open: {said}", retry=True) from None
         return channel
@@ -416,8 +418,6 @@ class DockerBox(RunnerBox):
             api.exec_start(api.exec_create(self.container, KILL_ALL, user=STEP_USER)["Id"])
 
     def remove(self) -> None:
-        if hasattr(self, "channel"):
-            self.channel.close()
         self.sandbox.remove_container(self.container or self.name)
 
 
@@ -464,9 +464,11 @@ class ExecPipes:
     def complaint(self) -> str:
         return self.said.decode(errors="replace").strip()[-1500:]
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         with suppress(OSError):
-            self.socket.shutdown(2)
+            self.socket.shutdown(SHUT_RDWR)
+
+    def close(self) -> None:
         self.answer.close()
 
 

@@ -142,6 +142,15 @@ class BoxCgroup:
                 for name in sorted(folder.tree.controllers):
                     yield folder.path, f"/sys/fs/cgroup/{name}"
 
+    def oom_kills(self) -> int:
+        """How many of the box's processes the kernel has killed for memory."""
+        counts = [0]
+        for folder in self.folders:
+            with suppress(OSError):
+                counters = (folder.path / OOM_COUNTERS[folder.tree.version]).read_text()
+                counts += [int(line.split()[1]) for line in counters.splitlines() if line.startswith("oom_kill ")]
+        return max(counts)
+
     def remove(self) -> None:
         """Kill what is left in them and remove them; a box that took over the name is left alone."""
         for folder in self.folders:
@@ -150,6 +159,7 @@ class BoxCgroup:
                     remove(folder.path)
 
 
+OOM_COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
 LIMIT_FILES = {
     1: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpuset": "cpuset.cpus"},
     2: {"memory": "memory.max", "pids": "pids.max", "cpuset": "cpuset.cpus"},

@@ -45,6 +45,9 @@ class Runner:
     def write(self, data: bytes) -> None:
         os.write(self.worker_out, data)
 
+    def hang_up(self) -> None:
+        self.leave()
+
     def close(self) -> None:
         for descriptor in (self.worker_out, self.worker_in):
             try:
@@ -62,7 +65,9 @@ class Runner:
         return kind, stream, os.read(self.from_worker, length) if length else b""
 
     def leave(self) -> None:
-        os.close(self.to_worker)
+        if self.to_worker >= 0:
+            os.close(self.to_worker)
+            self.to_worker = -1
 
 
 class Sink:
@@ -163,6 +168,22 @@ def test_cancel_that_is_not_confirmed_loses_the_runner_within_two_seconds(channe
     with pytest.raises(RunnerLost) as lost:
         run(channel, cancelled=lambda: True)
     assert lost.value.cancelling and time.monotonic() - started < 2
+
+
+def test_error_of_the_caller_ends_the_command_and_the_box_goes_on(channel: Channel, runner: Runner):
+    def answer() -> None:
+        assert [runner.hear()[0] for _ in range(2)] == [wire.RUN, wire.CANCEL]
+        runner.say(wire.OUTPUT, b"late")
+        runner.say(wire.ENDED, {**ENDED, "exit": None, "signal": 9, "stopped": "cancelled"})
+
+    def broken() -> bool:
+        raise LookupError("the caller's database is gone")
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(LookupError):
+        run(channel, cancelled=broken)
+    runner.say(wire.ENDED, ENDED)
+    assert run(channel).output == ""
 
 
 def test_processes_that_do_not_die_cost_the_box(channel: Channel, runner: Runner):

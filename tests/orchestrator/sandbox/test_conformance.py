@@ -717,6 +717,41 @@ def test_cancelled_command_ends_within_two_seconds(shared: Box):
     assert alive(shared)
 
 
+def test_error_of_the_caller_ends_the_command_and_the_box_goes_on(shared: Box):
+    def broken(text: str) -> None:
+        raise LookupError("the log cannot be written")
+
+    started = time.monotonic()
+    with pytest.raises(LookupError):
+        shared.run("echo said; setsid sleep 60 & sleep 60", on_output=broken)
+    assert time.monotonic() - started < 6
+    assert alive(shared)
+    assert "sleep" not in said(shared.run("ps ax -o comm="))
+
+
+def test_command_gets_three_descriptors_and_no_other(shared: Box):
+    names = "import os\nprint(sorted(int(name) for name in os.listdir('/proc/self/fd')))"
+    assert said(python(shared, names)) in ("[0, 1, 2, 3]", "[0, 1, 2]")  # 3 is the listing itself
+
+
+def test_loopback_and_terminals_work_inside(shared: Box):
+    ran = python(
+        shared,
+        """
+        import os, pty, socket
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "localhost")):
+            server = socket.create_server((host, 0), family=family)
+            client = socket.create_connection(server.getsockname())
+            server.accept()[0].sendall(b"hello")
+            assert client.recv(5) == b"hello"
+        output = []
+        pty.spawn(["sh", "-c", "test -t 1 && echo terminal"], lambda fd: output.append(os.read(fd, 100)) or output[-1])
+        assert b"terminal" in b"".join(output)
+        """,
+    )
+    assert "terminal" in said(ran)
+
+
 # Files ---------------------------------------------------------------------------------------
 
 
@@ -776,6 +811,47 @@ def test_file_that_does_not_fit_is_an_error_of_the_sandbox_and_the_box_goes_on(b
     with pytest.raises(SandboxError, match="No space left"):
         box.write("large", bytes(40 * MIB))
     assert alive(box)
+
+
+def test_hostile_trees_are_copied_and_removed(backend: Backend):
+    sandbox = backend.sandbox
+    sandbox.prepare("hostile", backend.bundle, backend.commit)
+    order = BoxOrder("hostile", "prepare", 1, role=Role.INSTALL, limits=backend.limits)
+    install = sandbox.open(order)
+    ran = python(
+        install,
+        """
+        import os, socket
+        os.mkfifo("pipe")
+        socket.socket(socket.AF_UNIX).bind("socket")
+        os.symlink("/", "root-link")
+        os.symlink("pipe", "odd\\n\x1b[31mname")
+        os.mkdir("closed")
+        os.mkdir("/venv/test/closed")
+        for place, depth in ((".", 500), ("/venv/plain", 2000)):  # the second is longer than any path may be
+            os.chdir(place)
+            for _ in range(depth):
+                os.mkdir("deeper")
+                os.chdir("deeper")
+        os.chmod("/venv/test/closed", 0)
+        """,
+    )
+    assert said(ran) == ""
+    install.destroy()
+    step = sandbox.open(replace_order(order, step="probe:x", role=Role.STEP))
+    try:
+        assert said(step.run("test -p pipe && test -L root-link && echo there")) == "there"
+        with pytest.raises(NoSuchFile):
+            step.read("pipe", limit_bytes=1)
+        assert "readme.txt" in step.list(".")
+    finally:
+        step.destroy()
+        sandbox.drop("hostile")
+    assert not any("hostile" in name for name in left_of(backend))
+
+
+def replace_order(order: BoxOrder, **changes: object) -> BoxOrder:
+    return replace(order, **changes)  # type: ignore[arg-type]
 
 
 # Lifecycle -----------------------------------------------------------------------------------
@@ -979,6 +1055,19 @@ def left_of(backend: Backend) -> set[str]:
     ours = {"label": f"lamplighter.instance={sandbox.instance}"}  # type: ignore[attr-defined]
     containers = {name for found in api.containers(all=True, filters=ours) for name in found["Names"]}
     return containers | {volume["Name"] for volume in api.volumes(filters=ours)["Volumes"] or ()}
+
+
+def test_boxes_leave_no_descriptor_and_no_thread_in_the_worker(backend: Backend):
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    backend.open().destroy()
+    before = held()
+    for _ in range(8 if backend.kind == "bubblewrap" else 3):
+        box = backend.open()
+        box.run("true")
+        box.destroy()
+    wait_until(lambda: held()[0] <= before[0] and held()[1] <= before[1])
 
 
 # Cost ------------------------------------------------------------------------------------------
