@@ -266,6 +266,7 @@ class RunnerBox:
     def finish(self) -> None:
         self.timer.cancel()
         self.end()
+        self.channel.close()
 
 
 def inside(path: str) -> str:

@@ -39,6 +39,10 @@ class Pipes(Protocol):
         """Write all. Raises OSError when the runner is gone."""
         ...
 
+    def hang_up(self) -> None:
+        """Tell the runner that nothing more comes. It ends, or was ended, and so a waiting `read` does."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -203,9 +207,9 @@ class Channel:
             while len(waiting) >= wire.HEADER.size:
                 kind, number, length = wire.HEADER.unpack_from(waiting)
                 if length + self.waiting_bytes > MOST_WAITING:
-                    waiting.clear()
-                    self.pipes.close()
-                    break
+                    self.pipes.hang_up()
+                    self.all_gone()
+                    return
                 if len(waiting) < wire.HEADER.size + length:
                     break
                 payload = bytes(waiting[wire.HEADER.size : wire.HEADER.size + length])
@@ -215,6 +219,9 @@ class Channel:
                 else:
                     self.waiting_bytes += wire.HEADER.size + length
                     self.frames.put((kind, payload))
+        self.all_gone()
+
+    def all_gone(self) -> None:
         for stream in list(self.streams.values()):
             stream.other_side_closed()
         self.frames.put(None)
@@ -251,9 +258,11 @@ class Channel:
             stream.close()
 
     def close(self) -> None:
-        """Give the pipes back. Called after the runner was ended, so that the reading thread ends too."""
+        """Let the runner go and give the pipes back. May be called twice."""
         self.gone = True
-        self.reader.join(READER_PATIENCE_S)
+        self.pipes.hang_up()
+        if self.reader is not threading.current_thread():
+            self.reader.join(READER_PATIENCE_S)
         self.pipes.close()
 
 
