@@ -1,7 +1,6 @@
 from review_agents.probes.manifest import find_projects, poetry_constraint, resolve_group
 from review_agents.probes.needs import install_lines, nox_needs, plugins_for, sources, tox_needs
 
-
 PROJECT = '[project]\nname = "a"\nversion = "1"\n'
 
 
