@@ -8,8 +8,13 @@ NODE   ?= none
 ARGS   ?=
 
 # The first Python here that is new enough and can make environments.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 /usr/bin/python3; do \
+PYTHONS ?= python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3
+PYTHON ?= $(shell for p in $(PYTHONS); do \
 	$$p -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null && echo $$p && break; done)
+# What is wrong with one of the others.
+VERDICT = import importlib.util as u, sys; v = sys.version_info; \
+	lacks = [m for m in ("venv", "ensurepip") if not u.find_spec(m)]; \
+	print("make: %s is Python %d.%d%s" % (sys.argv[1], v[0], v[1], " without " + " and ".join(lacks) if lacks else ""))
 
 .PHONY: help up test check bench sandbox-image clean needs
 
@@ -23,7 +28,9 @@ help:
 
 needs:
 	@command -v git >/dev/null || { echo "make: git is missing. Install it with your system's package manager (Debian: apt-get install git)." >&2; exit 2; }
-	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer with venv was found (looked for python3, python3.11 to 3.13). Install one (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3." >&2; exit 2; }
+	@test -n "$(PYTHON)" || { \
+		echo "make: no Python 3.11 to 3.14 with venv was found (looked for $(PYTHONS)). Install one (Debian: apt-get install python3 python3-venv), or name one: make PYTHON=/path/to/python3." >&2; \
+		for p in $(PYTHONS); do $$p -c '$(VERDICT)' $$p >&2 2>/dev/null; done; exit 2; }
 
 $(VENV)/.service: pyproject.toml constraints.txt | needs
 	@echo "Making $(VENV) with $(PYTHON) ..."

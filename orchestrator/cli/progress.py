@@ -97,7 +97,7 @@ class Follower:
 def one_line(step: StepRow) -> str:
     """ "+ probe:readme  3.2 s  12 of 14 examples right"."""
     said = plain(step.summary or step.reason)
-    if step.reason and step.summary and step.state is not StepState.DONE:
+    if step.reason and step.summary:
         said = f"{plain(step.summary)}: {plain(step.reason)}"
     return f"{MARKS[step.state]} {plain(step.name):<28} {seconds(step.seconds):>9}  {said}".rstrip()
 
