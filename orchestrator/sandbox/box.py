@@ -214,14 +214,15 @@ class RunnerBox:
         }
         self.alive()
         proxy = self.channel.proxy
-        refused_before = len(proxy.refusals) if proxy else 0
+        if proxy:
+            proxy.refusals.clear()
         try:
             ran = self.channel.run(wanted, on_output=on_output, cancelled=cancelled)
         except RunnerLost as lost:
             self.alive()  # destroyed meanwhile, or its time was over
             return self.lost(lost)
-        refusals = proxy.refusals[refused_before:] if proxy else ()
-        return ran.model_copy(update={"refusals": tuple(dict.fromkeys(refusals))[:REFUSALS_KEPT]}) if refusals else ran
+        refusals = tuple(dict.fromkeys(proxy.refusals))[:REFUSALS_KEPT] if proxy else ()
+        return ran.model_copy(update={"refusals": refusals}) if refusals else ran
 
     def lost(self, lost: RunnerLost) -> Ran:
         """What becomes of a command whose step runner is gone. Raises `BoxGone`, or `Cancelled`."""

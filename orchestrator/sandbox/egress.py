@@ -34,6 +34,7 @@ LONGEST_REQUEST = 16 << 10
 CONNECT_TIMEOUT_S = 20.0
 IDLE_TIMEOUT_S = 300.0
 CHUNK = 1 << 16
+MOST_NOTES = 1000  # of one step, in the log and for a command
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -152,7 +153,9 @@ class Share:
 class Proxy:
     """Serves the proxy clients of one step, or of the worker's git.
 
-    log     called with (host:port, "" or why it was refused), once per request
+    log         called with (host:port, "" or why it was refused), once for each such pair
+    refusals    requests of the running command that came to nothing, with the reason; whoever starts
+                the next command clears it
     """
 
     def __init__(
@@ -165,8 +168,9 @@ class Proxy:
     ):
         self.rules = allowed
         self.share = Share(most_bytes)
-        self.refusals: list[str] = []  # every request that came to nothing, with the reason, as they came
+        self.refusals: list[str] = []
         self.log = log
+        self.logged: set[tuple[str, str]] = set()
         self.resolve = resolve or addresses
 
     def serve(self, client: Client) -> None:
@@ -180,20 +184,26 @@ class Proxy:
             self.share.take(0)
             upstream = self.connect(host, port)
         except Refused as refusal:
-            self.refusals.append(str(refusal))
-            self.log(asked, str(refusal))
+            self.note(asked, str(refusal), str(refusal))
             refuse(client, 403, str(refusal))
             return
         except OSError as error:
-            self.refusals.append(f"{asked} cannot be reached: {error}")
-            self.log(asked, f"failed: {error}")
+            self.note(asked, f"failed: {error}", f"{asked} cannot be reached: {error}")
             refuse(client, 502, str(error))
             return
-        self.log(asked, "")
+        self.note(asked)
         with upstream, suppress(OSError, Refused):
             client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
             self.carry(client, upstream, request.rest)
         client.close()
+
+    def note(self, asked: str, refusal: str = "", in_words: str = "") -> None:
+        """For log and command; bounded, because a command may ask as often as it likes."""
+        if in_words and len(self.refusals) < MOST_NOTES:
+            self.refusals.append(in_words)
+        if (asked, refusal) not in self.logged and len(self.logged) < MOST_NOTES:
+            self.logged.add((asked, refusal))
+            self.log(asked, refusal)
 
     def connect(self, host: str, port: int, *, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
         """Resolve once, check every address, and connect to a checked one. Raises `Refused`, OSError."""
@@ -338,5 +348,8 @@ def refuse(client: Client, status: int, reason: str) -> None:
 
 
 def addresses(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError:  # a label that is too long
+        raise OSError(f"{host[:100]} is no name that can be looked up") from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))

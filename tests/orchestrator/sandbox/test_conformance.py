@@ -494,6 +494,7 @@ def test_other_hosts_are_refused_and_logged_by_name(backend: Backend, egress_box
     backend.asked.clear()
     ran = python(egress_box, f"{ASK}\nprint(told({host!r}, {port}))", network=Network.EGRESS)
     assert "403" in said(ran)
+    assert len(ran.refusals) == 1 and why in ran.refusals[0]
     assert len(backend.asked) == 1
     asked, refusal = backend.asked[0]
     assert asked == f"{host}:{port}" and why in refusal
