@@ -1,10 +1,13 @@
 """The command `lamplighter-node`."""
 
 import logging
+import os
 import queue
+import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,6 +112,23 @@ def generate(
 
 
 @app.command()
+def doctor(
+    model: Model = None,
+    draft: Draft = None,
+    weights: Weights = None,
+    device: Device = None,
+    rollback: Rollback = None,
+    tokens: Annotated[int, typer.Option("--tokens", min=10, help="To generate per comparison.")] = 60,
+) -> None:
+    """Try on this machine what is known to go wrong. Without --model: on small fabricated models."""
+    from inference_node.lab.doctor import main as examine
+
+    chosen = {"--model": model, "--draft": draft, "--weights": weights, "--device": device, "--rollback": rollback}
+    given = [part for option, value in chosen.items() if value is not None for part in (option, value)]
+    raise typer.Exit(examine([*given, "--tokens", str(tokens)]))
+
+
+@app.command()
 def fabricate(
     folder: Annotated[Path, typer.Argument(help="Where to write; target/ and drafter/ are made in it.")],
     family: Annotated[str, typer.Option("--family", help="qwen3_5_moe, qwen3_5, qwen3_moe, qwen3 or llama.")],
@@ -134,6 +154,7 @@ def fabricate(
 
 
 def _serve(settings: Settings) -> None:
+    node_settings.check(settings)
     import uvicorn
 
     from inference_node.node import app_options, open_engine
@@ -142,28 +163,43 @@ def _serve(settings: Settings) -> None:
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     engine = open_engine(settings)
     try:
-        application = create_app(engine, app_options(settings))
-        threading.Thread(target=_announce, args=(engine, settings), daemon=True).start()
-        uvicorn.run(
-            application,
+        config = uvicorn.Config(
+            create_app(engine, app_options(settings)),
             host=settings.host,
             port=settings.port,
             log_level="warning",
             timeout_graceful_shutdown=5,
             lifespan="off",
         )
+        server = _until_told(uvicorn.Server(config))
+        threading.Thread(target=_announce, args=(engine, server), daemon=True).start()
+        server.run()
+        if engine.health().state.value == "failed":
+            raise typer.Exit(2)
     finally:
         engine.close()
 
 
-def _announce(engine: Any, settings: Settings) -> None:
-    """Say on standard error what is being loaded, and when it can be used."""
+def _until_told(server: Any) -> Any:
+    """The server, ended by a signal in order: uvicorn's own handlers raise it again, which would end us halfway."""
+    server.capture_signals = nullcontext
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    return server
+
+
+def _announce(engine: Any, server: Any) -> None:
+    """Say on standard error what is being loaded and where it answers; end the server if loading fails."""
     health = _progress(engine)
-    if health.state.value == "ready":
-        facts = engine.facts
-        address = f"http://{settings.host}:{settings.port}"
-        _say(f"{facts.name} ({facts.weights} on {facts.device}, drafts: {facts.drafter}) answers at {address}/v1")
-        _say(f"figures: {address}/")
+    if health.state.value == "failed":
+        server.should_exit = True
+    if health.state.value != "ready":
+        return
+    facts = engine.facts
+    for host, port, *_ in (socket.getsockname() for listener in server.servers for socket in listener.sockets):
+        name = f"[{host}]" if ":" in host else host
+        _say(f"{facts.name} ({facts.weights} on {facts.device}, drafts: {facts.drafter}): http://{name}:{port}/v1")
+        _say(f"figures: http://{name}:{port}/")
 
 
 def _progress(engine: Any) -> Any:
@@ -293,6 +329,9 @@ def _need_demo_package() -> None:
 
 
 def main() -> None:
+    # torch's CPU threads spin while they wait; beside other work that holds everything up (see NOTES.md). It reads this
+    # once, when it is imported.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from inference_node.models.errors import NodeError
 
     try:

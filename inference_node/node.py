@@ -5,14 +5,14 @@ from typing import Any
 from inference_node.engine.engine import Engine, Load
 from inference_node.engine.tokens import Tokens
 from inference_node.server.app import Options
-from inference_node.settings import Settings
+from inference_node.settings import Settings, check
 from inference_node.speculate.seam import NodeError, Progress, Target
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def open_engine(settings: Settings) -> Engine:
-    """An engine that is loading. Raises NodeError for what can be seen without loading."""
+    """An engine that is loading. Raises SettingsError for what can be seen without loading."""
     return Engine(
         loader(settings),
         queue_limit=settings.queue,
@@ -23,17 +23,7 @@ def open_engine(settings: Settings) -> Engine:
 
 def loader(settings: Settings) -> Load:
     """How the engine's thread loads the model that the settings name."""
-    if not settings.model:
-        raise NodeError(
-            "No model was named. Give --model DIR_OR_ID (or LAMPNODE_MODEL), or start `lamplighter-node demo`, "
-            "which serves a small model that comes as a Python package."
-        )
-    if settings.engine == "fast":
-        raise NodeError("engine=fast: this version has the reference engine only. Use --engine reference.")
-    if settings.width != "off":
-        raise NodeError(f"width={settings.width}: the reference engine verifies whole blocks. Use --width off.")
-    if settings.rollback == "fold":
-        raise NodeError("rollback=fold belongs to the fast engine. Use replay or snapshots.")
+    check(settings)
 
     def load(told: Progress) -> tuple[Target, Tokens]:
         import torch

@@ -127,6 +127,21 @@ def load(**given: Any) -> Settings:
         raise SettingsError("; ".join(_in_words(problem) for problem in error.errors())) from None
 
 
+def check(settings: Settings) -> None:
+    """Raise SettingsError for what this version cannot serve, before anything is loaded."""
+    if not settings.model:
+        raise SettingsError(
+            "No model was named. Give --model DIR_OR_ID (or LAMPNODE_MODEL), or start `lamplighter-node demo`, "
+            "which serves a small model that comes as a Python package."
+        )
+    if settings.engine == "fast":
+        raise SettingsError("engine=fast: this version has the reference engine only. Use --engine reference.")
+    if settings.width != "off":
+        raise SettingsError(f"width={settings.width}: the reference engine verifies whole blocks. Use --width off.")
+    if settings.rollback == "fold":
+        raise SettingsError("rollback=fold belongs to the fast engine. Use replay or snapshots.")
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     """The file's settings, without those that the environment also gives."""
     try:

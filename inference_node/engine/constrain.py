@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask
+from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from inference_node.engine.calls import (
     CLOSE,
@@ -156,7 +156,7 @@ class Matcher:
                 break
             walked += 1
         self._matcher.rollback(walked)
-        return rows[: walked + 1]
+        return torch.from_numpy(rows[: walked + 1])
 
     def advance(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -345,7 +345,7 @@ def _answer(body: str, thinking: Thinking, specials: frozenset[str], rules: Sequ
     return "\n".join(lines)
 
 
-def _allows(row: torch.Tensor, token: int) -> bool:
+def _allows(row: Any, token: int) -> bool:
     return bool(int(row[token // 32]) >> (token % 32) & 1)
 
 

@@ -223,9 +223,12 @@ class Engine:
     def _run(self) -> None:
         try:
             target, tokens = self._load(self._told)
+        except NodeError as error:
+            self._fail(str(error))
+            return
         except Exception as error:
             log.exception("loading failed")
-            self._fail(str(error) if isinstance(error, NodeError) else f"{type(error).__name__}: {error}")
+            self._fail(f"{type(error).__name__}: {error}")
             return
         with self._lock:
             self._target, self._tokens = target, tokens
