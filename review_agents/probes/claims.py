@@ -52,7 +52,15 @@ def candidate_of(claim: Claim) -> Candidate:
         title=claim.title[:300],
         description=description,
         severity=claim.severity,
-        places=claim.places,
+        places=_with_symbol(claim),
         reproduction=claim.reproduction,
         shape=claim.shape,
     )
+
+
+def _with_symbol(claim: Claim) -> tuple[Place, ...]:
+    """The first place names the fault; places in code keep the name of their function."""
+    first, *others = claim.places
+    if not first.file.endswith(".py"):
+        first = first.model_copy(update={"symbol": claim.symbol})
+    return (first, *others)

@@ -1,8 +1,8 @@
 """Output that a document shows against output that really came.
 
 Tolerant of what differs between machines and moments (paths, times, dates, addresses, versions, temporary names,
-colours, wrapped lines, the order in sets, `...`), strict about the rest. When a difference may have an innocent cause the
-verdict is UNSURE, never DIFFERENT: a caller makes findings of DIFFERENT alone.
+colours, wrapped lines, the order in sets, `...`), strict about the rest. When a difference may have an innocent cause
+the verdict is UNSURE, never DIFFERENT: a caller makes findings of DIFFERENT alone.
 """
 
 import ast
@@ -37,8 +37,8 @@ class Comparison:
 def compare(shown: str, real: str, *, stable: bool = False, whole: bool = False) -> Comparison:
     """Compare two outputs.
 
-    `stable`: the real output was the same in other surroundings (clock, hash seed, time zone), so that dates and order in
-    it do not depend on them. `whole`: the document claims to show all of it, as a `>>>` session does.
+    `stable`: the real output was the same in other surroundings (clock, hash seed, time zone), so that dates and order
+    in it do not depend on them. `whole`: the document claims to show all of it, as a `>>>` session does.
     """
     shown_text, real_text = clean(shown), clean(real)
     if _folded(shown_text) == _folded(real_text):
@@ -134,13 +134,16 @@ TOKEN = re.compile(
                 "date",
                 r"\b\d{4}-\d\d?-\d\d?(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?(?![\w-])"
                 r"|\b\d{4}/\d\d?/\d\d?\b|\b\d\d?[/.]\d\d?[/.](?:\d{4}|\d\d)\b(?!\.\d)"
-                rf"|\b(?:{DAYS},?\s+)?\d{{1,2}}\s+{MONTHS},?\s+\d{{4}}\b|\b(?:{DAYS},?\s+)?{MONTHS}\s+\d{{1,2}},?\s+\d{{4}}\b"
+                rf"|\b(?:{DAYS},?\s+)?\d{{1,2}}\s+{MONTHS},?\s+\d{{4}}\b|"
+                rf"\b(?:{DAYS},?\s+)?{MONTHS}\s+\d{{1,2}},?\s+\d{{4}}\b"
                 rf"|\b{DAYS}\s+{MONTHS}\s+\d{{1,2}}\s+\d\d:\d\d:\d\d\s+(?:\w+\s+)?\d{{4}}\b",
             ),
-            ("path", r"(?<![\w./:<])(?:~|\.{1,2})?(?:/[\w.@+~=-]+){2,}/?|(?<![\w./:<])/(?:tmp|home|usr|var|opt|root|job)\b/?"
+            ("path", r"(?<![\w./:<])(?:~|\.{1,2})?(?:/[\w.@+~=-]+){2,}/?|(?<![\w./:<])/(?:tmp|home|usr|var|opt|"
+                     r"root|job)\b/?"
                      r"|(?<![\w])~/[\w./@+-]*|\b[A-Za-z]:\\[\w.\\@+ -]*\w"),
             ("clock", r"\b\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?"),
-            ("version", r"\bv?\d+\.(?:\d+|[Xx*])\.(?:\d+|[Xx*])(?:[.+-]?[A-Za-z0-9]+)*\b|(?<=[Vv]ersion )v?\d+(?:\.\d+)*\w*"
+            ("version", r"\bv?\d+\.(?:\d+|[Xx*])\.(?:\d+|[Xx*])(?:[.+-]?[A-Za-z0-9]+)*\b|(?<=[Vv]ersion "
+                        r")v?\d+(?:\.\d+)*\w*"
                         r"|(?<=[Pp]ython )\d+\.\d+|(?<=python)\d+\.\d+"),
             ("rate", r"\b\d+(?:\.\d+)?\s?(?:it|[kKMG]?i?[bB]|ops|req|rows|files?)/s(?:ec)?\b"),
             ("elapsed", r"(?<![\w.])\d+\.\d+(?:e-?\d+)?\s?(?:s|secs?|seconds?|ms|msec|us|µs|μs|ns|min|mins|minutes?|"
@@ -275,7 +278,7 @@ def _odd_duration(shown: list[Token], real: list[Token]) -> str:
 
 
 def _odd_duration_by_line(shown: str, real: str) -> str:
-    """The same where `1.4 s` meets `1500.0 s` with other tokens in between: only lines that match apart from durations."""
+    """The same where `1.4 s` meets `1500.0 s` between other tokens: texts that are alike apart from durations."""
     a = [token for token in tokens(shown) if token.kind == "elapsed"]
     b = [token for token in tokens(real) if token.kind == "elapsed"]
     rest_a = [token.text for token in tokens(shown) if token.kind != "elapsed"]
@@ -429,7 +432,9 @@ def _is_part(shown: str, real: str, stable: bool) -> bool:
     return bool(wanted) and all(any(matcher.match(line, candidate) for candidate in left) for line in wanted)
 
 
-DOUBTFUL_WORDS = re.compile(r"\b(downloading|installing|fetching|progress|elapsed|listening|started at|pid|random|seed)\b", re.I)
+DOUBTFUL_WORDS = re.compile(
+    r"\b(downloading|installing|fetching|progress|elapsed|listening|started at|pid|random|seed)\b", re.I
+)
 
 
 def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_tokens: list[Token], stable: bool) -> str:
@@ -452,7 +457,11 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
         return "the same numbers, written otherwise"
     kinds = {"hash", "uuid", "date", "clock"}
     loose = [(a, b) for a, b in zip(shown_tokens, real_tokens, strict=False) if a.text != b.text]
-    if len(shown_tokens) == len(real_tokens) and loose and all(a.kind == b.kind and a.kind in ("hash", "uuid") for a, b in loose):
+    if (
+        len(shown_tokens) == len(real_tokens)
+        and loose
+        and all(a.kind == b.kind and a.kind in ("hash", "uuid") for a, b in loose)
+    ):
         return "only identifiers differ"
     if not stable and any(token.kind in kinds for token in shown_tokens):
         return "it holds dates or identifiers, and depends on its surroundings"
@@ -464,7 +473,10 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
         return "it holds characters that could not be decoded"
     if min(len(shown_tokens), len(real_tokens)) >= 6:
         alike = difflib.SequenceMatcher(
-            None, [token.text for token in shown_tokens[:400]], [token.text for token in real_tokens[:400]], autojunk=False
+            None,
+            [token.text for token in shown_tokens[:400]],
+            [token.text for token in real_tokens[:400]],
+            autojunk=False,
         ).ratio()
         if alike < 0.3:
             return "the two have little in common: perhaps another situation"
@@ -506,7 +518,11 @@ def _numbers_written_otherwise(shown: list[Token], real: list[Token]) -> bool:
         if a.text == b.text:
             continue
         try:
-            if a.kind != "number" or b.kind != "number" or float(a.text.replace(",", "")) != float(b.text.replace(",", "")):
+            if (
+                a.kind != "number"
+                or b.kind != "number"
+                or float(a.text.replace(",", "")) != float(b.text.replace(",", ""))
+            ):
                 return False
         except ValueError:
             return False

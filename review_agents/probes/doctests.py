@@ -15,11 +15,12 @@ from review_agents.probes.claims import Claim, candidate_of, merge_claims
 from review_agents.probes.comparing import Comparison, Verdict, clean, compare
 from review_agents.probes.own import environment_of
 from review_agents.probes.prepare import Prepared
+from review_agents.probes.python_errors import ENVIRONMENTAL, first_line
 from review_agents.probes.recipes import heredoc
 from review_agents.probes.reproducing import printing, shows, steady_text
 from review_agents.probes.shell import Package
 from review_agents.probes.source_tree import SourceTree, is_test_path
-from review_agents.probes.verdicts import ENVIRONMENTAL, depends_on_zone_data, first_line, shown_part
+from review_agents.probes.verdicts import depends_on_zone_data, shown_part
 from review_agents.probes.within import send
 from review_agents.records import (
     Environment,
@@ -39,7 +40,10 @@ LIMIT_S = 120.0
 ITEM_S = 20.0
 MOST_MODULES = 150
 SETTINGS = ("pyproject.toml", "setup.cfg", "tox.ini", "pytest.ini", "noxfile.py", "Makefile", "conftest.py", "setup.py")
-USES = re.compile(r"doctest[-_]modules|--doctest|doctest\.(?:testmod|testfile|DocTestSuite)|-m doctest|doctest_plus|xdoctest|sybil", re.I)
+USES = re.compile(
+    r"doctest[-_]modules|--doctest|doctest\.(?:testmod|testfile|DocTestSuite)|-m doctest|doctest_plus|xdoctest|sybil",
+    re.I,
+)
 SPECIAL = re.compile(r"(?:^|\.)(?:__main__|setup|conftest|_?vendor\w*|tests?|testing|_tests?|benchmarks?)(?:\.|$)")
 
 
@@ -120,7 +124,7 @@ class Docstrings:
         self.differing: list[str] = []
 
     def run(self, modules: list[str], *, perturbed: bool = False) -> dict[str, dict[str, Any]]:
-        """Module -> what came of its docstrings. A module that ends the interpreter is left out and the rest goes on."""
+        """Module -> what came of its docstrings. One that ends the interpreter is left out, the rest goes on."""
         records: dict[str, dict[str, Any]] = {}
         deadline = time.monotonic() + LIMIT_S * 2
         left = list(modules)
@@ -136,10 +140,17 @@ class Docstrings:
 
     def _once(self, modules: list[str], perturbed: bool) -> tuple[str, dict[str, dict[str, Any]]]:
         driver, surroundings = send(self.workspace, "run_python"), send(self.workspace, "surroundings")
-        job, result, folder = "/tmp/lamplighter-doctests.json", "/tmp/lamplighter-doctests.jsonl", "/tmp/lamplighter-doctests"
+        job, result, folder = (
+            "/tmp/lamplighter-doctests.json",
+            "/tmp/lamplighter-doctests.jsonl",
+            "/tmp/lamplighter-doctests",
+        )
         content = {"modules": modules, "own": self.prepared.import_packages, "seconds": ITEM_S}
         self.workspace.write(job, json.dumps(content))
-        late = f"mkdir -p {folder}-late && cp {surroundings} {folder}-late/sitecustomize.py && export PYTHONPATH={folder}-late TZ=XYZ-5:45 PYTHONHASHSEED=4321; "
+        late = (
+            f"mkdir -p {folder}-late && cp {surroundings} {folder}-late/sitecustomize.py && "
+            f"export PYTHONPATH={folder}-late TZ=XYZ-5:45 PYTHONHASHSEED=4321; "
+        )
         self.workspace.run(
             f"mkdir -p {folder} && cd {folder} && rm -f {result}; {late if perturbed else 'export PYTHONHASHSEED=0; '}"
             f"python {driver} {job} {result} < /dev/null > /dev/null 2>&1",
@@ -227,21 +238,32 @@ class Docstrings:
         if not example.get("error"):
             stable = clean(again["got"]) == clean(example["got"])
             code = "".join(one["source"] for one in test["examples"])
-            if depends_on_zone_data(code, example["want"]) or not stable or self._comparison(example, stable=True).verdict is not Verdict.DIFFERENT:
+            if (
+                depends_on_zone_data(code, example["want"])
+                or not stable
+                or self._comparison(example, stable=True).verdict is not Verdict.DIFFERENT
+            ):
                 return None
         code = "".join(one["source"] for one in test["examples"][:at])
         last = example["source"] if example.get("error") else printing(example["source"])
-        script = 'cd "$(mktemp -d)"\n' + heredoc("python -", f"from {module} import *\nimport {module}\n{self._names(module, code + last)}{code}{last}")
+        script = 'cd "$(mktemp -d)"\n' + heredoc(
+            "python -", f"from {module} import *\nimport {module}\n{self._names(module)}{code}{last}"
+        )
         symptom = self._symptom(example)
         if not shows(self.workspace, script, symptom, self.environment):
             return None
         return self._claim(module, test, example, script, symptom, used)
 
-    def _names(self, module: str, code: str) -> str:
+    def _names(self, module: str) -> str:
         """A docstring sees every name of its module, also those that `import *` leaves out."""
-        return f"globals().update({{k: v for k, v in vars(__import__('sys').modules['{module}']).items() if not k.startswith('__')}})\n"
+        return (
+            f"globals().update({{k: v for k, v in vars(__import__('sys').modules['{module}']).items() "
+            "if not k.startswith('__')})\n"
+        )
 
-    def _same_example(self, records: dict[str, dict[str, Any]], module: str, name: str, at: int) -> dict[str, Any] | None:
+    def _same_example(
+        self, records: dict[str, dict[str, Any]], module: str, name: str, at: int
+    ) -> dict[str, Any] | None:
         for test in records.get(module, {}).get("tests", ()):
             if test["name"] == name and at < len(test["examples"]):
                 return dict(test["examples"][at])
@@ -250,7 +272,10 @@ class Docstrings:
     def _symptom(self, example: dict[str, Any]) -> Symptom:
         error = example.get("error")
         if error:
-            return Symptom(nonzero=True, contains=(steady_text(f"{error['type']}: {first_line(error['message'])}") or error["type"],))
+            return Symptom(
+                nonzero=True,
+                contains=(steady_text(f"{error['type']}: {first_line(error['message'])}") or error["type"],),
+            )
         comparison = self._comparison(example, stable=True)
         real = steady_text(comparison.real.strip()) if comparison.real.strip() else ""
         lacks = (comparison.shown.strip(),) if comparison.shown.strip() and comparison.shown.strip() not in real else ()
@@ -269,7 +294,11 @@ class Docstrings:
         error = example.get("error")
         comparison = self._comparison(example, stable=True)
         code = first_line(example["source"])
-        came = f"raises {error['type']}: {first_line(error['message'])}" if error else f"gives `{comparison.real or first_line(example['got']) or 'nothing'}`"
+        came = (
+            f"raises {error['type']}: {first_line(error['message'])}"
+            if error
+            else f"gives `{comparison.real or first_line(example['got']) or 'nothing'}`"
+        )
         shown = comparison.shown or first_line(example["want"])
         quote = self.tree.text(path).splitlines()[line - 1].strip() if path and line else ""
         return Claim(
@@ -278,7 +307,8 @@ class Docstrings:
             symbol=test["name"],
             title=f"The docstring of {name} shows `{shown}` for `{code}`, but it {came}",
             description=(
-                f"{path} line {line}: the example in the docstring of {test['name']} shows `{shown}` for `{code}`; run with the installed "
+                f"{path} line {line}: the example in the docstring of {test['name']} shows "
+                f"`{shown}` for `{code}`; run with the installed "
                 f"package it {came}." + (f" The project runs its docstrings itself ({used})." if used else "")
             ),
             severity=Severity.LOW,

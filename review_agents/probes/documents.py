@@ -71,25 +71,27 @@ PYTHON = {"python", "py", "python3", "py3", "python2", "ipython3", "py3k"}
 SESSIONS = {"pycon", "pycon3", "python-console", "doctest", "python-repl", "pyconsole", "repl", "pytb", "py3tb"}
 SHELLS = {"bash", "sh", "shell", "zsh", "ksh", "shell-script", "shellscript", "fish"}
 CONSOLES = {"console", "shell-session", "shellsession", "sh-session", "bash-session", "terminal", "term", "cli", "ansi"}
-DATA = {"json", "json5", "jsonc", "yaml", "yml", "toml", "ini", "cfg", "conf", "xml", "html", "css", "csv", "tsv", "sql",
-        "env", "dotenv", "properties", "jsonl", "ndjson", "javascript", "js", "jinja", "jinja2", "html+jinja", "po",
-        "config", "requirements", "pip-requirements", "editorconfig", "nginx", "graphql", "protobuf", "rst", "md",
+DATA = {"json", "json5", "jsonc", "yaml", "yml", "toml", "ini", "cfg", "conf", "xml", "html", "css", "csv", "tsv",
+        "sql", "env", "dotenv", "properties", "jsonl", "ndjson", "javascript", "js", "jinja", "jinja2", "html+jinja",
+        "po", "config", "requirements", "pip-requirements", "editorconfig", "nginx", "graphql", "protobuf", "rst", "md",
         "markdown", "restructuredtext", "text/x-toml"}  # fmt: skip
 PLAIN = {"", "text", "txt", "none", "plain", "plaintext", "output", "out", "log", "raw", "literal", "stdout"}
 
 # First words by which an unmarked line is known to be for the shell.
 SHELL_WORDS = {
-    "pip", "pip3", "pipx", "python", "python3", "py", "uv", "uvx", "conda", "mamba", "poetry", "hatch", "pdm", "tox", "nox",
-    "pytest", "git", "cd", "ls", "cat", "echo", "export", "source", "mkdir", "cp", "mv", "rm", "touch", "curl", "wget",
-    "sudo", "apt", "apt-get", "brew", "docker", "docker-compose", "make", "npm", "npx", "yarn", "virtualenv", "pre-commit",
-    "chmod", "tar", "unzip", "easy_install", "dnf", "yum", "pacman", "port", "pkg", "choco", "scoop", "winget", "nix-env",
-    "time", "env", "printf", "bash", "sh", "set", "conda-forge", "pixi", "flit", "twine", "tree", "head", "tail", "diff",
+    "pip", "pip3", "pipx", "python", "python3", "py", "uv", "uvx", "conda", "mamba", "poetry", "hatch", "pdm", "tox",
+    "nox", "pytest", "git", "cd", "ls", "cat", "echo", "export", "source", "mkdir", "cp", "mv", "rm", "touch",
+    "curl", "wget", "sudo", "apt", "apt-get", "brew", "docker", "docker-compose", "make", "npm", "npx", "yarn",
+    "virtualenv", "pre-commit", "chmod", "tar", "unzip", "easy_install", "dnf", "yum", "pacman", "port", "pkg",
+    "choco", "scoop", "winget", "nix-env", "time", "env", "printf", "bash", "sh", "set", "conda-forge", "pixi",
+    "flit", "twine", "tree", "head", "tail", "diff",
 }  # fmt: skip
 
 # Headings under which an example shows something else than today's behaviour.
 ELSEWHEN = re.compile(
     r"\b(change ?log|changes in|release notes|history|migrat\w+|upgrad\w+|what'?s new|deprecat\w+|removed|roadmap|todo|"
-    r"future|planned|old versions?|legacy|before|anti-?patterns?|pitfalls?|known (issues|bugs)|troubleshoot\w*|uninstall\w*"
+    r"future|planned|old versions?|legacy|before|anti-?patterns?|pitfalls?|known (issues|"
+    r"bugs)|troubleshoot\w*|uninstall\w*"
     r"|not supported|unsupported|backwards? incompatib\w+|breaking changes?)\b",
     re.IGNORECASE,
 )
@@ -127,11 +129,8 @@ FIRST_COMMENT = re.compile(
 
 
 def read_document(file: str, source: str, programs: Collection[str] = ()) -> Document:
-    """Read a page. `programs` are the repo's own commands, by which a block without a language is known for a script."""
-    if is_rst(file):
-        markup = read_rst(source)
-    else:
-        markup = read_markdown(source)
+    """Read a page. `programs` are the repo's own commands, by which an unmarked block is known for a script."""
+    markup = read_rst(source) if is_rst(file) else read_markdown(source)
     blocks = tuple(_blocks(file, markup, frozenset(programs)))
     return Document(file, source, blocks, markup.passages)
 
@@ -144,6 +143,8 @@ def _blocks(file: str, markup: Markup, programs: frozenset[str]) -> Iterator[Blo
     previous: Block | None = None
     end_of_previous = 0
     for snippet in markup.snippets:
+        if not snippet.text.strip():
+            continue
         before = _passage_above(markup.passages, snippet, end_of_previous)
         after = _passage_below(markup, snippet)
         kind, sure = _kind(snippet, programs)

@@ -23,6 +23,7 @@ NAME = "readme"
 
 BUDGET_S = 900.0  # for all pages together
 LACKS_A_MODULE = re.compile(r"^needs [A-Za-z_][\w.]*$")
+GOOD = ("matched", "ran", "tolerated", "abbreviated")
 MOST_LISTED = 400  # examples named in the facts
 
 
@@ -112,12 +113,15 @@ class Page:
         if not lacking or self.environment is Environment.TEST or not self.prepared.installed_test:
             return
         again = self._reading(self.document, Environment.TEST)
-        better = {outcome.key: outcome for outcome in again.outcomes if outcome.state not in ("suspect", "not_run")}
+        better = {outcome.key: outcome for outcome in again.outcomes if outcome.state in GOOD}
         for at, outcome in enumerate(reading.outcomes):
             if outcome.state in ("suspect", "not_run") and outcome.key in better:
                 found = better[outcome.key]
                 reading.outcomes[at] = replace(
-                    outcome, state=found.state, reason=f"only where /venv/test is installed: {found.reason}", suspect=None
+                    outcome,
+                    state=found.state,
+                    reason=f"only where /venv/test is installed: {found.reason}",
+                    suspect=None,
                 )
 
     def _settle(self, reading: Reading) -> None:
@@ -125,8 +129,7 @@ class Page:
         if not any(outcome.suspect for outcome in reading.outcomes):
             return
         later = {
-            outcome.key: outcome
-            for outcome in self._reading(self.document, self.environment, perturbed=True).outcomes
+            outcome.key: outcome for outcome in self._reading(self.document, self.environment, perturbed=True).outcomes
         }
         for at, outcome in enumerate(reading.outcomes):
             if outcome.suspect is None:
@@ -148,8 +151,11 @@ class Page:
             for scope in self._scopes(outcome):
                 if scope is None:
                     continue
-                found = next((other for other in self._reading(scope, self.environment).outcomes if other.key == outcome.key), None)
-                if found is not None and found.state in ("matched", "ran", "tolerated"):
+                found = next(
+                    (other for other in self._reading(scope, self.environment).outcomes if other.key == outcome.key),
+                    None,
+                )
+                if found is not None and found.state in GOOD:
                     reading.outcomes[at] = replace(outcome, state=found.state, reason="on its own", suspect=None)
                     break
 
@@ -159,7 +165,7 @@ class Page:
         python = (BlockKind.PYTHON, BlockKind.SESSION)
         section = [
             one for one in self.document.blocks
-            if one.kind not in python or one.hidden or one.headings == block.headings and one.line <= block.line
+            if one.kind not in python or one.hidden or (one.headings == block.headings and one.line <= block.line)
         ]  # fmt: skip
         alone = [one for one in self.document.blocks if one.kind not in python or one.hidden or one is block]
         all_python = sum(one.kind in python for one in self.document.blocks)
@@ -206,5 +212,3 @@ def _fact(outcome: Outcome) -> dict[str, Any]:
         "state": outcome.state,
         "reason": outcome.reason,
     }
-
-

@@ -13,7 +13,11 @@ HELP_S = 20.0
 MOST_NODES = 60
 DEEPEST = 3
 OPTION = re.compile(r"(?<![\w/.-])(--?[A-Za-z][\w-]*|-\d)(?![\w])")
-SECTION = re.compile(r"^\W*(?:(?:available |sub|all |core |main |other )?(?:commands|subcommands|command groups)|positional arguments)\b.*$", re.I)
+SECTION = re.compile(
+    r"^\W*(?:(?:available |sub|all |core |main |other )?(?:commands|subcommands|command "
+    r"groups)|positional arguments)\b.*$",
+    re.I,
+)
 BRACES = re.compile(r"\{([A-Za-z0-9][\w.,-]*)\}")
 
 
@@ -89,7 +93,7 @@ def _subcommands(text: str) -> list[str]:
     at = 0
     while at < len(lines):
         heading = lines[at].strip(" ─-")
-        if not SECTION.match(heading) or heading.lower().startswith("positional") and not names:
+        if not SECTION.match(heading) or (heading.lower().startswith("positional") and not names):
             at += 1
             continue
         at += 1
@@ -133,8 +137,17 @@ def node_of(words: list[str], tree: dict[tuple[str, ...], Help], package: Packag
     count = package.own_words(words)
     if not count:
         return (), 0
-    program = words[0] if count == 1 else next(
-        (name for name, target in package.scripts.items() if target.partition(":")[0].split(".")[0] == words[2].split(".")[0]), ""
+    program = (
+        words[0]
+        if count == 1
+        else next(
+            (
+                name
+                for name, target in package.scripts.items()
+                if target.partition(":")[0].split(".")[0] == words[2].split(".")[0]
+            ),
+            "",
+        )
     )
     path: tuple[str, ...] = (program,)
     if path not in tree:

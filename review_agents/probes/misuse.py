@@ -1,13 +1,13 @@
 """Every command of README and docs that works, once more with one argument spoiled.
 
-A mistake of that kind is what happens to users first. It must end in a message and a status other than 0 (the one that the
-documents name, if they name one), never in a traceback, and never cost an input file.
+A mistake of that kind is what happens to users first. It must end in a message and a status other than 0 (the one that
+the documents name, if they name one), never in a traceback, and never cost an input file.
 """
 
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from review_agents.ports import Workspace
 from review_agents.probes import recipes
@@ -45,7 +45,8 @@ LOST = "has lost content"
 GARBAGE = "@@ this line is no valid input @@"
 # An error that a program reports, as opposed to a word such as "errors: 0" in a summary.
 REPORTS = re.compile(
-    r"\b(?:error|cannot|can't|could not|couldn't|no such|not found|does not exist|doesn't exist|failed|fatal|unable to|invalid|unknown|"
+    r"\b(?:error|cannot|can't|could not|couldn't|no such|not found|does not exist|doesn't "
+    r"exist|failed|fatal|unable to|invalid|unknown|"
     r"not a valid|unrecogni[sz]ed)\b",
     re.IGNORECASE,
 )
@@ -75,7 +76,11 @@ class Spoiled:
         if self.situation is Situation.MISSING_FILE:
             return f"the file {self.word} replaced by one that does not exist"
         if self.situation is Situation.BAD_INPUT and self.before:
-            return f"a line of garbage at the end of {self.word}" if not self.watched else f"another file in place of {self.word}"
+            return (
+                f"a line of garbage at the end of {self.word}"
+                if not self.watched
+                else f"another file in place of {self.word}"
+            )
         where = f" of {self.option}" if self.option else ""
         return f"the value{where} `{self.word}` replaced by `{self.value}`"
 
@@ -112,7 +117,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             ran = trial.run(spoiled)
             runs.append({"command": spoiled.text, "spoiled": spoiled.what, "ended": ran.ending})
             found += trial.judge(spoiled, ran)
-    candidates = tuple(candidate_of(claim) for claim in merge_claims(found))
+    candidates = tuple(candidate_of(claim) for claim in merge_claims(one_for_each_cause(found)))
     return ProbeResult(
         probe=NAME,
         state=ProbeState.FAILED if candidates else ProbeState.PASSED,
@@ -121,6 +126,21 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         facts={"runs": runs, "statuses_named": [f"{one.status}: {one.condition}" for one in claims]},
         candidates=candidates,
     )
+
+
+def one_for_each_cause(claims: list[Claim]) -> list[Claim]:
+    """Several subcommands that end with the same wrong status against the same sentence: the program's fault, once."""
+    statuses = [claim for claim in claims if claim.rule.endswith(".exit-status")]
+    for claim in statuses:
+        alike = [
+            other for other in statuses
+            if (other.places[0].file, other.places[0].line, other.reproduction.symptom.exit)
+            == (claim.places[0].file, claim.places[0].line, claim.reproduction.symptom.exit)
+        ]  # fmt: skip
+        if len({other.symbol for other in alike}) > 1:
+            at = claims.index(claim)
+            claims[at] = replace(claim, symbol=claim.symbol.partition(" ")[0])
+    return claims
 
 
 # Spoiling --------------------------------------------------------------------------------
@@ -157,25 +177,38 @@ def _takes_value(option: str, node: Help | None) -> bool:
     """Whether the help shows something behind the option. Without help: yes, as most do."""
     if node is None:
         return True
-    return bool(re.search(rf"{re.escape(option)}(?:,\s*--?[\w-]+)*(?:[= ]\s?(?:[A-Z<{{\[][\w<>{{}}|,.\[\]-]*)|\s+(?:TEXT|INTEGER|PATH|FILE)\b)", node.text))
+    return bool(
+        re.search(
+            rf"{re.escape(option)}(?:,\s*--?[\w-]+)*"
+            r"(?:[= ]\s?(?:[A-Z<{\[][\w<>{}|,.\[\]-]*)|\s+(?:TEXT|INTEGER|PATH|FILE)\b)",
+            node.text,
+        )
+    )
 
 
 def _is_file(worked: Worked, value: str) -> bool:
-    """Whether the argument names an input: a file of the repo, one the document made, or one with a known ending that was read."""
+    """Whether the argument names an input: a file of the repo, or one that the document made."""
     if "/" in value and value.startswith("/"):
         return False
     made = {part.name for part in worked.parts if isinstance(part, recipes.File)}
     text = "\n".join(part.text for part in worked.parts if not isinstance(part, recipes.File))
     in_repo = any(value == name or value.startswith(f"{name}/") for name in worked.bring)
-    return value in made or in_repo or bool(re.search(rf"(?<![\w./-]){re.escape(value)}(?![\w/-])", text) and "." in value)
+    return (
+        value in made or in_repo or bool(re.search(rf"(?<![\w./-]){re.escape(value)}(?![\w/-])", text) and "." in value)
+    )
 
 
 def _file_spoiled(worked: Worked, word: Word, option: str) -> Iterator[Spoiled]:
     name = word.value
-    stem, dot, ending = name.rpartition(".")
+    _, dot, ending = name.rpartition(".")
     missing = f"{NO_FILE}.{ending}" if dot and "/" not in ending else NO_FILE
     yield Spoiled(
-        worked, Situation.MISSING_FILE, name, missing, option, worked.replaced(word.start, word.end, recipes.quoted(missing))
+        worked,
+        Situation.MISSING_FILE,
+        name,
+        missing,
+        option,
+        worked.replaced(word.start, word.end, recipes.quoted(missing)),
     )
     if not dot or "/" in ending:
         return
@@ -186,25 +219,24 @@ def _file_spoiled(worked: Worked, word: Word, option: str) -> Iterator[Spoiled]:
     )
     for other in _other_files(worked, name, ending):
         swapped = f"other.{ending}"
-        copy = recipes.Shell(f"cp {recipes.quoted(other)} {swapped}")
-        yield Spoiled(
-            worked, Situation.BAD_INPUT, name, swapped, option, worked.replaced(word.start, word.end, swapped), (copy,), swapped
-        )
+        made = recipes.File(swapped, other.content)
+        text = worked.replaced(word.start, word.end, swapped)
+        yield Spoiled(worked, Situation.BAD_INPUT, name, swapped, option, text, (made,), swapped)
 
 
-def _other_files(worked: Worked, name: str, ending: str) -> list[str]:
-    """Files of the same kind that the document made: the right form, the wrong content."""
-    made = [part.name for part in worked.parts if isinstance(part, recipes.File)]
-    fitting = [other for other in made if other.endswith(f".{ending}") and other != name and other not in worked.arguments]
-    return fitting[-2:]
+def _other_files(worked: Worked, name: str, ending: str) -> list[recipes.File]:
+    """Other files of the same kind that the document shows: the right form, the wrong content."""
+    own = next((file.content for file in worked.files if file.name == name), None)
+    fitting = [
+        file for file in worked.files if file.name.endswith(f".{ending}") and file.name not in (name, *worked.arguments)
+    ]
+    return [file for file in fitting if file.content != own][-2:]
 
 
 def _value_spoiled(worked: Worked, word: Word, value: str, option: str, prefix: str) -> Iterator[Spoiled]:
     wrong = "not-a-number" if re.fullmatch(r"[-+]?\d+(?:\.\d+)?", value) else NO_NAME
     situation = Situation.UNKNOWN_NAME if option else Situation.BAD_INPUT
-    yield Spoiled(
-        worked, situation, value, wrong, option, worked.replaced(word.start, word.end, prefix + wrong)
-    )
+    yield Spoiled(worked, situation, value, wrong, option, worked.replaced(word.start, word.end, prefix + wrong))
 
 
 # Judging ---------------------------------------------------------------------------------
@@ -235,7 +267,8 @@ class Trial:
             name = spoiled.watched
             last = (
                 f"before=$(wc -c < {name})\n{last}\nstatus=$?; after=$(cat {name} 2> /dev/null | wc -c)\n"
-                f'test $((after * 4)) -ge $((before * 3)) || echo "{name}: {LOST} ($before bytes before, $after after)"\nexit $status'
+                f'test $((after * 4)) -ge $((before * 3)) || echo "{name}: {LOST} ($before bytes before, '
+                f'$after after)"\nexit $status'
             )
         return recipes.script([*worked.parts, *spoiled.before, recipes.Shell(last)], bring=worked.bring)
 
@@ -256,7 +289,9 @@ class Trial:
     def _traceback(self, spoiled: Spoiled, ran: Ran, raised: Raised) -> Claim | None:
         """A mistake of the user answered with a traceback out of the package's own code."""
         place = self.places.of_traceback(raised)
-        foreign = raised.type == "ModuleNotFoundError" and not self.package.has_module(raised.message.strip("'\"").split("'")[-1])
+        foreign = raised.type == "ModuleNotFoundError" and not self.package.has_module(
+            raised.message.strip("'\"").split("'")[-1]
+        )
         if place is None or surroundings(raised.text) or raised.type in MESSAGE_MEANT or foreign:
             return None
         command = self.command(spoiled)
@@ -268,8 +303,10 @@ class Trial:
             symbol=place.symbol,
             title=f"`{command}` answers a mistake ({spoiled.what}) with a {raised.type} traceback",
             description=(
-                f"The command `{spoiled.worked.text}` from {spoiled.worked.document.file} line {spoiled.worked.step.line} works. With "
-                f"{spoiled.what} it ends with an uncaught `{raised.text}`, raised in {place.symbol or place.file} ({place.file}, line "
+                f"The command `{spoiled.worked.text}` from {spoiled.worked.document.file} line "
+                f"{spoiled.worked.step.line} works. With "
+                f"{spoiled.what} it ends with an uncaught `{raised.text}`, raised in "
+                f"{place.symbol or place.file} ({place.file}, line "
                 f"{place.line}). The user sees a Python traceback where one line should name the mistake.{also}"
             ),
             severity=Severity.MEDIUM,
@@ -297,13 +334,17 @@ class Trial:
     def _status_claim(self, spoiled: Spoiled, ran: Ran, promised: list[StatusClaim], report: str) -> Claim:
         command = self.command(spoiled)
         code = self.places.of_command(self.path(spoiled))
-        places = [*(Place(file=one.file, line=one.line, symbol=command, quote=self._quote(one)) for one in promised[:1])]
+        places = [
+            *(Place(file=one.file, line=one.line, symbol=command, quote=self._quote(one)) for one in promised[:1])
+        ]
         places += [code] if code else []
         if not places:
             document = spoiled.worked.document
             line = spoiled.worked.step.line
             places = [Place(file=document.file, line=line, symbol=command, quote=document.source_line(line))]
-        said = f"{promised[0].file} says exit status {promised[0].status} for: {promised[0].condition}" if promised else ""
+        said = (
+            f"{promised[0].file} says exit status {promised[0].status} for: {promised[0].condition}" if promised else ""
+        )
         wanted = f"exit status {promised[0].status}" if promised else "an exit status other than 0"
         return Claim(
             kind=Kind.USABILITY,
@@ -319,25 +360,37 @@ class Trial:
             severity=Severity.MEDIUM,
             places=tuple(places),
             reproduction=self.reproduction(
-                spoiled, ran, wanted, f"exit status {ran.exit} after {report!r}", Symptom(exit=ran.exit, contains=(steady(report, spoiled),))
+                spoiled,
+                ran,
+                wanted,
+                f"exit status {ran.exit} after {report!r}",
+                Symptom(exit=ran.exit, contains=(steady(report, spoiled),)),
             ),
         )
 
     def _destroyed(self, spoiled: Spoiled, ran: Ran) -> Claim:
         command = self.command(spoiled)
         document = spoiled.worked.document
-        promise = re.search(r"[^.]*\bleaves?\b[^.]*\b(?:files?|input|copy|it|them)\b[^.]*\b(?:as (?:it|they) (?:was|were)|unchanged|untouched|alone|intact)\b", document.source)
+        promise = re.search(
+            r"[^.]*\bleaves?\b[^.]*\b(?:files?|input|copy|it|them)\b[^.]*\b(?:as (?:it|they) (?:was|"
+            r"were)|unchanged|untouched|alone|intact)\b",
+            document.source,
+        )
         lost = (re.search(r"\d+ bytes before, \d+ after", ran.output) or [""])[0]
         code = self.places.of_command(self.path(spoiled))
         line = document.line_with(_first_words(promise[0]), 1) if promise else spoiled.worked.step.line
-        places = [*([code] if code else []), Place(file=document.file, line=line, symbol=command, quote=document.source_line(line))]
+        places = [
+            *([code] if code else []),
+            Place(file=document.file, line=line, symbol=command, quote=document.source_line(line)),
+        ]
         return Claim(
             kind=Kind.RELIABILITY,
             rule="cli.input-destroyed",
             symbol=command,
             title=f"`{command}` destroys its input file when it fails",
             description=(
-                f"With {spoiled.what}, `{spoiled.text}` ends with {ran.ending}, and the input file {spoiled.watched} is shorter afterwards "
+                f"With {spoiled.what}, `{spoiled.text}` ends with {ran.ending}, and the input file "
+                f"{spoiled.watched} is shorter afterwards "
                 f"({lost}): a user who makes this mistake loses data."
                 + (f" {document.file} promises: {' '.join(promise[0].split())}." if promise else "")
             ),

@@ -22,7 +22,17 @@ from review_agents.probes.shell import Package, own_invocations
 from review_agents.probes.statuses import Situation, expected_statuses, status_claims
 from review_agents.probes.tracebacks import last_traceback, surroundings
 from review_agents.probes.worked import Worked, worked_commands
-from review_agents.records import Environment, Kind, Place, ProbeResult, ProbeState, Repo, Reproduction, Severity, Symptom
+from review_agents.records import (
+    Environment,
+    Kind,
+    Place,
+    ProbeResult,
+    ProbeState,
+    Repo,
+    Reproduction,
+    Severity,
+    Symptom,
+)
 
 NAME = "options"
 
@@ -31,13 +41,17 @@ TRY_S = 30.0
 MOST_VALUES = 40
 # What stands in the same passage as an option that is not this program's.
 OTHER_PROGRAMS = re.compile(
-    r"(?<![\w/.-])(?:pip|pipx|python|git|pytest|docker|gcc|clang|make|cmake|curl|conda|npm|cargo|tox|nox|uv|poetry|apt|brew|sphinx-build|"
-    r"mypy|black|ruff|flake8|pylint|gunicorn|uvicorn|celery|jupyter|ls|grep|sed|awk|tar|find|sort|diff|xargs|less|vim)(?![\w/-])",
+    r"(?<![\w/.-])(?:pip|pipx|python|git|pytest|docker|gcc|clang|make|cmake|curl|conda|npm|"
+    r"cargo|tox|nox|uv|poetry|apt|brew|sphinx-build|"
+    r"mypy|black|ruff|flake8|pylint|gunicorn|uvicorn|celery|jupyter|ls|grep|sed|awk|tar|find|"
+    r"sort|diff|xargs|less|vim)(?![\w/-])",
     re.IGNORECASE,
 )
 NOT_NOW = re.compile(
-    r"\b(?:deprecated|removed|no longer|obsolete|renamed|replaced by|instead of|formerly|previously|used to|future|planned|not yet|will be added|"
-    r"upcoming|there is no|does not (?:have|support|accept)|unlike|similar to|like the|as in|equivalent of|plugin|extension|if installed)\b",
+    r"\b(?:deprecated|removed|no longer|obsolete|renamed|replaced by|instead of|formerly|"
+    r"previously|used to|future|planned|not yet|will be added|"
+    r"upcoming|there is no|does not (?:have|support|accept)|unlike|similar to|like the|as in|"
+    r"equivalent of|plugin|extension|if installed)\b",
     re.IGNORECASE,
 )
 
@@ -97,9 +111,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
 # What documents name ---------------------------------------------------------------------
 
 
-def named_options(
-    document: Document, tree: dict[tuple[str, ...], Help], package: Package
-) -> Iterator[Named]:
+def named_options(document: Document, tree: dict[tuple[str, ...], Help], package: Package) -> Iterator[Named]:
     """Options in command lines, then options in prose and tables that are about the repo's own commands."""
     for block in document.blocks:
         if block.kind not in (BlockKind.SHELL, BlockKind.CONSOLE) or block.skip:
@@ -146,7 +158,9 @@ def _in_prose(document: Document, tree: dict[tuple[str, ...], Help], package: Pa
                     continue
                 paths, evidence = _meant(document, passage, text, familiar - {option}, tree, package)
                 if evidence:
-                    aliases = tuple(other for other in coded if other != option) if passage.kind is PassageKind.ROW else ()
+                    aliases = (
+                        tuple(other for other in coded if other != option) if passage.kind is PassageKind.ROW else ()
+                    )
                     line = document.line_with(option, passage.line)
                     yield Named(document, line, option, aliases, paths, "", evidence)
 
@@ -158,7 +172,11 @@ def _coded_options(passage: Passage) -> list[str]:
     for cell in cells:
         for code in re.findall(r"`([^`]+)`", cell):
             if re.match(r"^\s*--?[A-Za-z]", code) and not re.search(r"[;|&$(){}]", code):
-                found += [option for option in OPTION.findall(code) if option not in found and not re.fullmatch(r"-[A-Za-z]{2,}", option)]
+                found += [
+                    option
+                    for option in OPTION.findall(code)
+                    if option not in found and not re.fullmatch(r"-[A-Za-z]{2,}", option)
+                ]
     return found
 
 
@@ -182,7 +200,8 @@ def _meant(
     by_option = tuple(path for path, node in tree.items() if familiar & node.options)
     before = [
         block for block in document.blocks
-        if block.line < passage.line and block.headings == passage.headings and block.kind in (BlockKind.SHELL, BlockKind.CONSOLE)
+        if block.line < passage.line and block.headings == passage.headings
+        and block.kind in (BlockKind.SHELL, BlockKind.CONSOLE)
     ]  # fmt: skip
     by_section = tuple(
         path
@@ -192,7 +211,8 @@ def _meant(
         if (path := node_of(simple.values, tree, package)[0])
     )
     if passage.kind is PassageKind.ROW and familiar:
-        return tuple(dict.fromkeys((*by_section, *by_option, *by_word))), "other options of the same table are known"
+        shown = [path for path in by_section if path in by_option]
+        return tuple(dict.fromkeys((*shown, *by_option))), "other options of the same table are known"
     if by_word:
         return tuple(dict.fromkeys((*by_word, *by_option))), "the passage names the command"
     if familiar:
@@ -224,13 +244,19 @@ class Check:
         self.named.add(label)
         if any(named.option in self._known(path) for path in named.paths):
             return []
-        main = max((named.option, *named.aliases), key=len) if not set(named.aliases) & self._all_options() else named.option
+        main = (
+            max((named.option, *named.aliases), key=len)
+            if not set(named.aliases) & self._all_options()
+            else named.option
+        )
         if (named.document.file, main) in self.refused:
             return []
         for path in named.paths[:3]:
             attempt = self._refusal(path, main, named.command) or self._refusal(path, named.option, named.command)
             if attempt is None:
-                self.not_in_help.append(f"{named.document.file}:{named.line} {label}: not in the help, and not refused by name")
+                self.not_in_help.append(
+                    f"{named.document.file}:{named.line} {label}: not in the help, and not refused by name"
+                )
                 return []
             if path == named.paths[0]:
                 first = attempt
@@ -286,7 +312,8 @@ class Check:
             symbol=f"{command} {option}",
             title=f"{document.file} documents the option {option} of `{command}`{shown}, which the program refuses",
             description=(
-                f"{document.file} line {named.line} names the option {option}{shown}, but `{command} --help` does not list it and "
+                f"{document.file} line {named.line} names the option {option}{shown}, but `{command} "
+                f"--help` does not list it and "
                 f"the program refuses it: {message}.{hint} A user who follows the documentation gets an error."
             ),
             severity=Severity.MEDIUM,
@@ -312,10 +339,12 @@ class Check:
             wanted = {claim.status for claim in named}
             if len(wanted) != 1 or path[0] not in document.source:
                 continue
-            script = recipes.script([recipes.Shell(f"{with_stand_ins(path[0], self.package)} --no-such-option < /dev/null")])
+            script = recipes.script(
+                [recipes.Shell(f"{with_stand_ins(path[0], self.package)} --no-such-option < /dev/null")]
+            )
             ran = self.workspace.run(script, environment=self.environment, timeout_s=TRY_S)
             refusal = read_refusal(ran.output, script)
-            if ran.exit is None or ran.exit in wanted or refusal is None or refusal.kind != "option":
+            if not ran.exit or ran.exit in wanted or refusal is None or last_traceback(ran.output) is not None:
                 continue
             claim = named[0]
             found.append(
@@ -323,14 +352,17 @@ class Check:
                     kind=Kind.DOCUMENTATION,
                     rule="readme.exit-status",
                     symbol=f"{path[0]} wrong use",
-                    title=f"{document.file} says that wrong use of `{path[0]}` ends with exit status {claim.status}; it ends with {ran.exit}",
+                    title=f"{document.file} says that wrong use of `{path[0]}` ends with exit status "
+                    f"{claim.status}; it ends with {ran.exit}",
                     description=(
                         f"{document.file} line {claim.line} names exit status {claim.status} for: {claim.condition}. "
                         f"`{path[0]} --no-such-option` ends with exit status {ran.exit}: {refusal.message}."
                     ),
                     severity=Severity.LOW,
                     places=(
-                        Place(file=document.file, line=claim.line, symbol=path[0], quote=document.source_line(claim.line)),
+                        Place(
+                            file=document.file, line=claim.line, symbol=path[0], quote=document.source_line(claim.line)
+                        ),
                     ),
                     reproduction=Reproduction(
                         command=script,
@@ -338,7 +370,7 @@ class Check:
                         observed=f"exit status {ran.exit}",
                         environment=self.environment,
                         control=f"{with_stand_ins(path[0], self.package)} --help > /dev/null",
-                        symptom=Symptom(exit=ran.exit, contains=("--no-such-option",)),
+                        symptom=Symptom(exit=ran.exit, contains=(refusal.message[-60:].strip(),)),
                     ),
                 )
             )
@@ -348,9 +380,11 @@ class Check:
 
     def choices(self) -> list[Claim]:
         """Each value that a help lists for an option, in a command that works: none may end in a traceback."""
-        found = []
+        found: list[Claim] = []
         for path, node in self.tree.items():
-            base = next((one for one in self.worked if node_of(one.simple.values, self.tree, self.package)[0] == path), None)
+            base = next(
+                (one for one in self.worked if node_of(one.simple.values, self.tree, self.package)[0] == path), None
+            )
             for option, values in node.choices.items():
                 for value in values if base is not None else ():
                     if len(self.values_tried) >= MOST_VALUES:
@@ -376,9 +410,11 @@ class Check:
                 kind=Kind.CORRECTNESS,
                 rule="cli.traceback",
                 symbol=place.symbol,
-                title=f"`{command} {option} {value}` ends with a {raised.type} traceback, though its help offers that value",
+                title=f"`{command} {option} {value}` ends with a {raised.type} traceback, though its help "
+                f"offers that value",
                 description=(
-                    f"`{command} --help` lists `{value}` as a value of {option}. `{text}` ends with an uncaught `{raised.text}`, raised in "
+                    f"`{command} --help` lists `{value}` as a value of {option}. `{text}` ends with an "
+                    f"uncaught `{raised.text}`, raised in "
                     f"{place.symbol or place.file} ({place.file}, line {place.line})."
                 ),
                 severity=Severity.HIGH,

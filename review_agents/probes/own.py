@@ -9,7 +9,8 @@ from review_agents.records import Environment, Repo
 
 HELP_S = 20.0
 DOES_NOT_START = re.compile(
-    r"^(?:ModuleNotFoundError|ImportError|AttributeError|importlib\.metadata\.PackageNotFoundError|SyntaxError)\b", re.MULTILINE
+    r"^(?:ModuleNotFoundError|ImportError|AttributeError|importlib\.metadata\.PackageNotFoundError|SyntaxError)\b",
+    re.MULTILINE,
 )
 
 
@@ -23,7 +24,7 @@ def environment_of(prepared: Prepared) -> Environment | None:
 def package_of(workspace: Workspace, repo: Repo, prepared: Prepared) -> Package:
     """The repo's names. A command that does not start is replaced by `python -m` of its package where that works.
 
-    Why: the fault of the command itself is found by the entry-point probe. What README says about it is still to be tried.
+    Why: the fault of the command itself is the entry-point probe's. What README says about it is still to be tried.
     """
     environment = environment_of(prepared) or Environment.PLAIN
     scripts = dict(prepared.console_scripts)

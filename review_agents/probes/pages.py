@@ -13,9 +13,11 @@ README = re.compile(r"^readme(?:[-_.]\w+)?(?:\.(?:md|markdown|rst|txt|rest))?$",
 DOCS_FOLDER = re.compile(r"^(?:docs?|documentation|userguide|guide|manual)/", re.IGNORECASE)
 NOT_FOR_USERS = re.compile(
     r"(?:^|/)(?:change\w*|history|news|releas\w*|whats?[-_]?new|upgrad\w*|migrat\w*|contribut\w*|develop\w*|hacking|"
-    r"code_of_conduct|security|licen[cs]e|copying|authors|credits|maintain\w*|roadmap|todo|_templates?|_static|_themes?|"
+    r"code_of_conduct|security|licen[cs]e|copying|authors|credits|maintain\w*|roadmap|todo|"
+    r"_templates?|_static|_themes?|"
     r"_build|archive|old|legacy|internals?|adr|rfcs?|design|proposals?|news(?:frag\w*)?|requirements\w*|blog|meetings?|"
-    r"translations?|locales?|index_\w\w|readme[._-](?:zh|cn|ja|jp|ko|kr|ru|es|fr|de|pt|br|it|tr|pl|uk|vi|ar|fa|hi|id)\w*)"
+    r"translations?|locales?|index_\w\w|readme[._-](?:zh|cn|ja|jp|ko|kr|ru|es|fr|de|pt|br|it|"
+    r"tr|pl|uk|vi|ar|fa|hi|id)\w*)"
     r"(?:[-_.][^/]*)?(?:/|$)",
     re.IGNORECASE,
 )

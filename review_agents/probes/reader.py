@@ -4,7 +4,6 @@ One `Reader` reads one document, in a folder of its own that holds a copy of the
 (folder, exported variables), the files, and the names at the Python prompt go on from example to example.
 """
 
-import ast
 import json
 import re
 import secrets
@@ -17,6 +16,7 @@ from typing import Any
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import recipes
 from review_agents.probes.documents import Block, BlockKind, Document
+from review_agents.probes.names import names_set, names_used
 from review_agents.probes.shell import Judgement, Package, judge, own_invocations, simple_commands
 from review_agents.probes.transcripts import Command, without_heredocs
 from review_agents.probes.within import send
@@ -129,7 +129,9 @@ class Reader:
     def _preamble(self) -> str:
         lines = [
             f"export PATH={self.home}/bin:$PATH PYTHONDONTWRITEBYTECODE=1 MPLBACKEND=Agg",
-            f"export PYTHONPATH={self.home}/late PYTHONHASHSEED=4321 TZ=XYZ-5:45" if self.perturbed else "export PYTHONHASHSEED=0",
+            f"export PYTHONPATH={self.home}/late PYTHONHASHSEED=4321 TZ=XYZ-5:45"
+            if self.perturbed
+            else "export PYTHONHASHSEED=0",
             f". {self.home}/env",
             f'cd "$(cat {self.home}/cwd)" || cd {self.folder}',
         ]
@@ -143,7 +145,7 @@ class Reader:
 
     def _make_file(self, name: str, content: str) -> None:
         """A file that the document shows, unless the repo has it."""
-        if name in self.tracked or name in self.files and self.files[name] == content:
+        if name in self.tracked or (name in self.files and self.files[name] == content):
             return
         self.files[name] = content
         self.workspace.write(f"{self.folder}/{name}", content if content.endswith("\n") else content + "\n")
@@ -163,12 +165,15 @@ class Reader:
         known = {name.removeprefix("./") for name in self._known_files()}
         folders = {name.rpartition("/")[0] for name in known if "/" in name}
         for command, count in own_invocations(text, self.package):
-            for word in (*command.words[count:], *command.reads):
-                value = word if isinstance(word, str) else word.value
+            for value in (*command.values[count:], *command.reads):
                 name = value.partition("=")[2] if value.startswith("-") else value
                 looks = re.fullmatch(r"[\w.~/@+-]*/[\w.@+-]+/?|[\w-]+\.[A-Za-z]\w{0,5}|\*\.\w+", name)
                 bare = name.removeprefix("./").rstrip("/")
-                if looks and bare not in known and not any(folder == bare or folder.startswith(f"{bare}/") for folder in folders):
+                if (
+                    looks
+                    and bare not in known
+                    and not any(folder == bare or folder.startswith(f"{bare}/") for folder in folders)
+                ):
                     yield name
 
     # Shell -------------------------------------------------------------------------------
@@ -178,13 +183,18 @@ class Reader:
         step.absent = tuple(self._absent(step.text))
         mark = secrets.token_hex(8)
         text = step.text
-        safe_path = "export PYTHONSAFEPATH=1\n" if re.search(r"\bpython[\d.]*\s+-m\s", text) and step.judgement.own else ""
+        safe_path = (
+            "export PYTHONSAFEPATH=1\n" if re.search(r"\bpython[\d.]*\s+-m\s", text) and step.judgement.own else ""
+        )
         command = (
             f"{self._preamble()}\n{safe_path}touch {self.home}/mark\n"
             f"exec 3>&1\n"
-            f"finish() {{ status=$?; exec 1>&3 2>/dev/null; pwd > {self.home}/cwd; unset PYTHONSAFEPATH; export -p > {self.home}/env\n"
-            f"printf '\\n{mark}out\\n'; head -c {OUTPUT_LIMIT} {self.home}/out; printf '\\n{mark}err\\n'; head -c {OUTPUT_LIMIT} {self.home}/err\n"
-            f"printf '\\n{mark}made\\n'; cd {self.folder}; find . -newer {self.home}/mark -type f | head -200; printf '{mark}end %s\\n' $status; exit $status; }}\n"
+            f"finish() {{ status=$?; exec 1>&3 2>/dev/null\n"
+            f"pwd > {self.home}/cwd; unset PYTHONSAFEPATH; export -p > {self.home}/env\n"
+            f"printf '\\n{mark}out\\n'; head -c {OUTPUT_LIMIT} {self.home}/out\n"
+            f"printf '\\n{mark}err\\n'; head -c {OUTPUT_LIMIT} {self.home}/err\n"
+            f"printf '\\n{mark}made\\n'; cd {self.folder}; find . -newer {self.home}/mark -type f | head -200\n"
+            f"printf '{mark}end %s\\n' $status; exit $status; }}\n"
             f"trap finish EXIT\n"
             f"exec > {self.home}/out 2> {self.home}/err < /dev/null\n{text}\n"
         )
@@ -194,9 +204,7 @@ class Reader:
 
     def _take(self, step: Step, ran: Ran, mark: str) -> None:
         said = ran.output
-        found = re.search(
-            rf"\n{mark}out\n(.*)\n{mark}err\n(.*)\n{mark}made\n(.*){mark}end (\d+)", said, re.DOTALL
-        )
+        found = re.search(rf"\n{mark}out\n(.*)\n{mark}err\n(.*)\n{mark}made\n(.*){mark}end (\d+)", said, re.DOTALL)
         if not found:
             step.exit = ran.exit
             step.err = said[-2000:]
@@ -210,7 +218,11 @@ class Reader:
         """These in one interpreter, after all earlier Python that went well, whose names they may use."""
         steps = [step for step in steps if not step.skipped]
         while steps:
-            before = [step for step in self.steps if step.kind in ("python", "session") and step.ran and not _ended_badly(step)]
+            before = [
+                step
+                for step in self.steps
+                if step.kind in ("python", "session") and step.ran and not _ended_badly(step)
+            ]
             done = self._interpret([*before, *steps], first=len(before))
             if not done:
                 return
@@ -316,9 +328,9 @@ class Reader:
         for word in words:
             word = word.removeprefix("./").rstrip("/")
             top = word.partition("/")[0]
-            if top in tops and (word in self.tracked or any(name.startswith(word + "/") for name in self.tracked)):
-                if "/" in word or top in self.tracked or _is_argument(text, word):
-                    brought.add(top)
+            is_there = word in self.tracked or any(name.startswith(word + "/") for name in self.tracked)
+            if top in tops and is_there and ("/" in word or top in self.tracked or _is_argument(text, word)):
+                brought.add(top)
         return brought
 
 
@@ -361,7 +373,9 @@ def _ended_badly(step: Step) -> bool:
 
 def _only_shows(step: Step) -> bool:
     commands = simple_commands(step.text)
-    return all(command.program in ("cat", "ls", "head", "tail", "pwd", "tree") and not command.writes for command in commands)
+    return all(
+        command.program in ("cat", "ls", "head", "tail", "pwd", "tree") and not command.writes for command in commands
+    )
 
 
 def _mentions(step: Step, name: str) -> bool:
@@ -392,34 +406,6 @@ def session_source(step: Step) -> str:
         return "".join(example["source"] for example in examples)
     lines = [line[4:] for line in step.text.splitlines() if re.match(r"^\s*(?:>>>|\.\.\.)(?: |$)", line)]
     return "\n".join(lines) + "\n"
-
-
-def names_set(source: str) -> set[str]:
-    """Names that the code binds or may change: assigned, imported, defined, or used as an object of a call."""
-    found: set[str] = set()
-    for node in _nodes(source):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
-            found.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            found |= {inner.id for inner in ast.walk(node.func) if isinstance(inner, ast.Name)}
-        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            found |= {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-    return found
-
-
-def names_used(source: str) -> set[str]:
-    return {node.id for node in _nodes(source) if isinstance(node, ast.Name)}
-
-
-def _nodes(source: str) -> list[ast.AST]:
-    try:
-        return list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError):
-        return []
 
 
 def _is_argument(text: str, word: str) -> bool:

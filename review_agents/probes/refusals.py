@@ -15,16 +15,20 @@ class Refusal:
 
 PATTERNS = (
     ("option", re.compile(r"[Nn]o such option:? ?['\"]?(-[\w-]+)")),
-    ("option", re.compile(r"(?:unrecognized|unknown|invalid|unsupported) (?:option|flag|argument)s?:? ?['\"`]?(-[\w-]+)", re.I)),
-    ("option", re.compile(r"option ['\"]?(--?[\w-]+)['\"]? (?:not recognized|is not recognized|is unknown|does not exist)")),
+    ("option", re.compile(r"(?:unrecognized|unknown|invalid|unsupported) (?:option|flag|argument)s?:? "
+                          r"?['\"`]?(-[\w-]+)", re.I)),
+    ("option", re.compile(r"option ['\"]?(--?[\w-]+)['\"]? (?:not recognized|is not recognized|is unknown|does not "
+                          r"exist)")),
     ("options", re.compile(r"error: unrecognized arguments: (.+)")),
     ("option", re.compile(r"(?:Could not consume arg|Unknown command line flag)[:']* ?'?(-[\w-]+)")),
     ("command", re.compile(r"No such command:? ?['\"]?([\w:.-]+)")),
     ("command", re.compile(r"(?:unknown|invalid|unrecognized) (?:sub-?)?command:? ?['\"`]?([\w:.-]+)", re.I)),
     ("choice", re.compile(r"argument (\S.*?): invalid choice: ['\"]?([^'\"\s]+)['\"]?")),
-    ("click-choice", re.compile(r"Invalid value for ['\"]?(\S+?)['\"]?:? ['\"]?([^'\"\n]+?)['\"]? is not (?:one of|a valid)")),
+    ("click-choice", re.compile(r"Invalid value for ['\"]?(\S+?)['\"]?:? ['\"]?([^'\"\n]+?)['\"]? is not (?:one of|a "
+                                r"valid)")),
     ("extra", re.compile(r"Got unexpected extra arguments? \(([^)]*)\)")),
-    ("missing", re.compile(r"the following arguments are required: (.+)|Missing (?:argument|option|parameter|command)|too few arguments")),
+    ("missing", re.compile(r"the following arguments are required: (.+)|Missing (?:argument|option|parameter|"
+                           r"command)|too few arguments")),
 )  # fmt: skip
 USAGE = re.compile(r"^\s*usage:", re.IGNORECASE | re.MULTILINE)
 HINT = re.compile(r"(?:Did you mean|maybe you meant|Possible options|choose from)[^\w-]*([^\n?]{1,200})", re.IGNORECASE)
@@ -47,7 +51,9 @@ def read_refusal(said: str, command: str) -> Refusal | None:
         if kind == "choice":
             named = found[1].split("/")[-1]
             if named.startswith("-"):
-                return Refusal("value", found[2], message, option=named, hint=hint) if _occurs(found[2], command) else None
+                return (
+                    Refusal("value", found[2], message, option=named, hint=hint) if _occurs(found[2], command) else None
+                )
             return Refusal("command", found[2], message, hint=hint) if _occurs(found[2], command) else None
         if kind == "click-choice":
             option = found[1].strip("'\"").split("/")[-1].strip()

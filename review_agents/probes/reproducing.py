@@ -9,11 +9,13 @@ from review_agents.probes import recipes
 from review_agents.probes.claims import Claim
 from review_agents.probes.comparing import clean, tokens
 from review_agents.probes.help_texts import help_tree, node_of
+from review_agents.probes.names import names_set, names_used
 from review_agents.probes.own import with_stand_ins
 from review_agents.probes.pages import is_readme
-from review_agents.probes.reader import Reader, Step, merge_python, names_set, names_used
+from review_agents.probes.python_errors import error_line, first_line
+from review_agents.probes.reader import Reader, Step, merge_python
 from review_agents.probes.shell import own_invocations
-from review_agents.probes.verdicts import Outcome, Suspect, error_line, first_line
+from review_agents.probes.verdicts import Outcome, Suspect
 from review_agents.records import Environment, Kind, Place, Reproduction, Severity, Symptom
 
 REPRODUCTION_S = 60.0
@@ -67,7 +69,10 @@ def _parts(reader: Reader, outcome: Outcome, *, all_before: bool) -> list[recipe
         steps = [*reader.needed_for(step, all_before=all_before), step]
         parts = reader.parts_of(steps)
         last = recipes.Shell(with_stand_ins(step.text, reader.package))
-        kept = [recipes.Shell(with_stand_ins(part.text, reader.package)) if isinstance(part, recipes.Shell) else part for part in parts[:-1]]
+        kept = [
+            recipes.Shell(with_stand_ins(part.text, reader.package)) if isinstance(part, recipes.Shell) else part
+            for part in parts[:-1]
+        ]
         return [*kept, last]
     before = reader.needed_for(step, all_before=all_before)
     if all_before or any(other.kind not in ("python", "session") or other.makes for other in before):
@@ -112,7 +117,7 @@ def _needed(before: list[str], this: str) -> list[str]:
     for piece in reversed(before):
         sets = names_set(piece)
         star = "import *" in piece
-        if sets & wanted or star or not sets and not names_used(piece):
+        if sets & wanted or star or (not sets and not names_used(piece)):
             kept.append(piece)
             wanted |= names_used(piece)
     return list(reversed(kept))
@@ -129,7 +134,11 @@ def printing(code: str) -> str:
     value = tree.body[0].value
     if isinstance(value, ast.Await):
         return code
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("print", "pprint", "help"):
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id in ("print", "pprint", "help")
+    ):
         return code
     expression = ast.get_source_segment(code.strip(), value)
     return f"__import__('sys').displayhook({expression})" if expression else code
@@ -141,11 +150,17 @@ def _control(reader: Reader, outcome: Outcome, parts: list[recipes.Part]) -> str
         own = next(own_invocations(outcome.step.text, reader.package), None)
         if own is None:
             return None
-        program = with_stand_ins(recipes.quoted(own[0].values[0]) if own[1] == 1 else " ".join(own[0].values[:3]), reader.package)
+        program = with_stand_ins(
+            recipes.quoted(own[0].values[0]) if own[1] == 1 else " ".join(own[0].values[:3]), reader.package
+        )
         return f"{program} --help > /dev/null"
     last = parts[-1]
     assert isinstance(last, recipes.Python)
-    modules = [module for module in reader.package.modules if re.search(rf"\b{re.escape(module.partition('.')[0])}\b", last.text)]
+    modules = [
+        module
+        for module in reader.package.modules
+        if re.search(rf"\b{re.escape(module.partition('.')[0])}\b", last.text)
+    ]
     if not modules:
         return None
     return f'cd "$(mktemp -d)"\npython -c "import {modules[0]}"\n'
@@ -204,7 +219,9 @@ def _claim(
     where = f"{place.file}, line {place.line}" + (f' (under "{heading}")' if heading else "")
     description = f"{where}: {expected} {observed}"
     if suspect.hint:
-        description += f" The program itself says: {suspect.hint}." if suspect.refusal else f" There is: {suspect.hint}."
+        description += (
+            f" The program itself says: {suspect.hint}." if suspect.refusal else f" There is: {suspect.hint}."
+        )
     if suspect.comparison.reason and suspect.rule == "readme.output-differs":
         description += f" ({suspect.comparison.reason}.)"
     description += " A reader who follows the page to the letter ends up here."
@@ -236,12 +253,16 @@ def place_of(reader: Reader, outcome: Outcome) -> Place:
     if suspect.refusal is not None:
         line = document.line_with(suspect.refusal.word, line)
     elif suspect.rule == "readme.output-differs" and suspect.comparison.shown:
-        after = line + (outcome.code.rstrip("\n").count("\n") + 1 if outcome.at >= 0 and outcome.step.kind != "python" else 0)
+        after = line + (
+            outcome.code.rstrip("\n").count("\n") + 1 if outcome.at >= 0 and outcome.step.kind != "python" else 0
+        )
         line = document.line_with(suspect.comparison.shown.split("  ")[0], after)
     elif outcome.step.kind == "python" and suspect.error:
         line = outcome.step.line + (error_line(outcome.step.record.get("error") or {}) or 1) - 1
     quote = document.source_line(line)
-    return Place(file=document.file, line=line, symbol=suspect.symbol or " > ".join(outcome.step.block.headings), quote=quote)
+    return Place(
+        file=document.file, line=line, symbol=suspect.symbol or " > ".join(outcome.step.block.headings), quote=quote
+    )
 
 
 def kind_of(suspect: Suspect) -> Kind:
@@ -276,7 +297,9 @@ def _words(outcome: Outcome, place: Place) -> tuple[str, str, str]:
         observed = f"the program does not know the {thing} {suspect.refusal.word}: {suspect.refusal.message}"
     else:
         title = f"{place.file}: the example {about} {suspect.what}"
-        expected = f"the page tells to run {about}" + (f" and shows {_quoted(suspect.shown)}" if suspect.shown.strip() else "")
+        expected = f"the page tells to run {about}" + (
+            f" and shows {_quoted(suspect.shown)}" if suspect.shown.strip() else ""
+        )
         observed = f"it {suspect.what}"
     return title, _sentence(expected), _sentence(observed)
 

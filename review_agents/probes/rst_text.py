@@ -32,7 +32,7 @@ ROLES = ("func", "meth", "class", "mod", "attr", "exc", "data", "obj", "const", 
          "option", "envvar", "term", "pep", "rfc", "issue", "pr", "user", "py:func", "py:meth", "py:class", "py:mod",
          "py:attr", "py:exc", "py:data", "py:obj", "py:const", "program", "samp", "kbd", "menuselection", "guilabel",
          "download", "any", "abbr", "gh", "ghpr", "pypi", "cve", "token", "keyword", "c:func", "dfn", "mimetype",
-         "numref", "eq", "source", "commit", "code", "envvar", "cpp:func", "bpo", "user", "bro", "external")  # fmt: skip
+         "numref", "eq", "source", "commit", "code", "envvar", "cpp:func", "bpo", "external")  # fmt: skip
 
 
 class _Code(Directive):

@@ -1,4 +1,4 @@
-"""Shell commands taken into words, and what each of a document's commands is: to be run, done already, or not for here."""
+"""Shell commands taken into words, and what each command of a document is: to be run, done already, or not here."""
 
 import re
 import shlex
@@ -129,7 +129,23 @@ class Simple:
         return [word.value for word in self.words]
 
 
-WRAPPERS = {"time", "env", "command", "exec", "nice", "nohup", "!", "then", "do", "else", "{", "if", "while", "until", "elif"}
+WRAPPERS = {
+    "time",
+    "env",
+    "command",
+    "exec",
+    "nice",
+    "nohup",
+    "!",
+    "then",
+    "do",
+    "else",
+    "{",
+    "if",
+    "while",
+    "until",
+    "elif",
+}
 
 
 def simple_commands(text: str) -> tuple[Simple, ...]:
@@ -143,9 +159,7 @@ def simple_commands(text: str) -> tuple[Simple, ...]:
     def close(background: bool = False) -> None:
         assignments: list[str] = []
         rest = list(words)
-        while rest and not rest[0].quoted and (
-            re.match(r"^[A-Za-z_]\w*=", rest[0].value) or rest[0].value in WRAPPERS
-        ):
+        while rest and not rest[0].quoted and (re.match(r"^[A-Za-z_]\w*=", rest[0].value) or rest[0].value in WRAPPERS):
             if "=" in rest[0].value:
                 assignments.append(rest[0].value)
             rest.pop(0)
@@ -237,32 +251,42 @@ class Judgement:
 
 
 NEEDS = {
-    "sudo", "su", "apt", "apt-get", "aptitude", "yum", "dnf", "pacman", "brew", "port", "conda", "mamba", "micromamba", "docker",
-    "docker-compose", "podman", "kubectl", "helm", "terraform", "vagrant", "npm", "npx", "yarn", "pnpm", "node", "cargo", "go",
-    "gem", "bundle", "make", "cmake", "ninja", "meson", "git", "gh", "hub", "svn", "hg", "curl", "wget", "ssh", "scp", "sftp", "rsync",
-    "systemctl", "service", "snap", "choco", "scoop", "winget", "nix", "nix-env", "nix-shell", "guix", "heroku", "aws", "gcloud", "az",
-    "crontab", "poetry", "pdm", "hatch", "tox", "nox", "pre-commit", "twine", "flit", "rye", "pixi", "uv", "uvx", "pipx", "pytest",
-    "py.test", "coverage", "mypy", "flake8", "black", "ruff", "pylint", "sphinx-build", "mkdocs", "invoke", "inv", "fab", "just",
-    "virtualenv", "pyenv", "asdf", "mkvirtualenv", "workon", "code", "xdg-open", "open", "start", "redis-server", "psql", "mysql",
-    "gunicorn", "uvicorn", "celery", "createdb", "emacs", "chown", "mount", "kill", "killall", "pkill", "reboot", "shutdown", "dd",
+    "sudo", "su", "apt", "apt-get", "aptitude", "yum", "dnf", "pacman", "brew", "port", "conda", "mamba",
+    "micromamba", "docker", "docker-compose", "podman", "kubectl", "helm", "terraform", "vagrant", "npm", "npx",
+    "yarn", "pnpm", "node", "cargo", "go", "gem", "bundle", "make", "cmake", "ninja", "meson", "git", "gh", "hub",
+    "svn", "hg", "curl", "wget", "ssh", "scp", "sftp", "rsync", "systemctl", "service", "snap", "choco", "scoop",
+    "winget", "nix", "nix-env", "nix-shell", "guix", "heroku", "aws", "gcloud", "az", "crontab", "poetry", "pdm",
+    "hatch", "tox", "nox", "pre-commit", "twine", "flit", "rye", "pixi", "uv", "uvx", "pipx", "pytest", "py.test",
+    "coverage", "mypy", "flake8", "black", "ruff", "pylint", "sphinx-build", "mkdocs", "invoke", "inv", "fab",
+    "just", "virtualenv", "pyenv", "asdf", "mkvirtualenv", "workon", "code", "xdg-open", "open", "start",
+    "redis-server", "psql", "mysql", "gunicorn", "uvicorn", "celery", "createdb", "emacs", "chown", "mount", "kill",
+    "killall", "pkill", "reboot", "shutdown", "dd",
 }  # fmt: skip
-INTERACTIVE = {"vim", "vi", "nano", "less", "more", "top", "htop", "tmux", "screen", "ipython", "jupyter", "jupyter-lab",
-               "bpython", "ptpython", "man", "watch", "fzf"}  # fmt: skip
+INTERACTIVE = {"vim", "vi", "nano", "less", "more", "top", "htop", "tmux", "screen", "ipython", "jupyter",
+               "jupyter-lab", "bpython", "ptpython", "man", "watch", "fzf"}  # fmt: skip
 ALLOWED = {
-    "cat", "echo", "printf", "cp", "mv", "mkdir", "ls", "cd", "touch", "export", "rm", "rmdir", "head", "tail", "wc", "sort", "uniq",
-    "grep", "egrep", "fgrep", "sed", "awk", "tr", "cut", "diff", "cmp", "test", "[", "true", "false", "seq", "date", "find", "tee", "xargs",
-    "pwd", "basename", "dirname", "sleep", "unset", "set", "paste", "column", "jq", "zip", "unzip", "tar", "gzip", "gunzip", "zcat", "sha256sum",
-    "md5sum", "sha1sum", "base64", "file", "stat", "tree", "comm", "fold", "nl", "rev", "tac", "expr", "let", "read", "exit", "return",
-    "pushd", "popd", "umask", "alias", "hash", "type", "which", "locale", "chmod", "ln", "od", "xxd", "hexdump", "bash", "sh", "for", "fi",
-    "done", "esac", "case", "function", "local", "declare", "yes", "shuf", "split", "join", "iconv", "env", "whoami", "uname", "hostname",
+    "cat", "echo", "printf", "cp", "mv", "mkdir", "ls", "cd", "touch", "export", "rm", "rmdir", "head", "tail", "wc",
+    "sort", "uniq", "grep", "egrep", "fgrep", "sed", "awk", "tr", "cut", "diff", "cmp", "test", "[", "true", "false",
+    "seq", "date", "find", "tee", "xargs", "pwd", "basename", "dirname", "sleep", "unset", "set", "paste", "column",
+    "jq", "zip", "unzip", "tar", "gzip", "gunzip", "zcat", "sha256sum", "md5sum", "sha1sum", "base64", "file",
+    "stat", "tree", "comm", "fold", "nl", "rev", "tac", "expr", "let", "read", "exit", "return", "pushd", "popd",
+    "umask", "alias", "hash", "type", "which", "locale", "chmod", "ln", "od", "xxd", "hexdump", "bash", "sh", "for",
+    "fi", "done", "esac", "case", "function", "local", "declare", "yes", "shuf", "split", "join", "iconv", "env",
+    "whoami", "uname", "hostname",
 }  # fmt: skip
 PLACEHOLDER = re.compile(
-    r"<[A-Za-z][\w .:/|-]*>|\bpath/to\b|/path\b|\byour[-_ ]?\w+|\bYOUR\w*|\bmy[-_]?(?:token|key|secret|user|server|host)\b|"
-    r"(?:^|\s)\[[A-Za-z-][^\]]*\]|\{\w+\}(?!\S*['\"])|(?:^|[\s=/])(?:\.{3}|…)(?:\s|$|[)/])|\bxxx+\b|\bfoo\.bar\.com\b|\bTODO\b",
+    r"<[A-Za-z][\w .:/|-]*>|\bpath/to\b|/path\b|\byour[-_ ]?\w+|\bYOUR\w*|\bmy[-_]?(?:token|"
+    r"key|secret|user|server|host)\b|"
+    r"(?:^|\s)\[[A-Za-z-][^\]]*\]|\{\w+\}(?!\S*['\"])|(?:^|[\s=/])(?:\.{3}|…)(?:\s|$|[)/])|"
+    r"\bxxx+\b|\bfoo\.bar\.com\b|\bTODO\b",
     re.IGNORECASE,
 )
-SECRET = re.compile(r"\b[A-Z_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)\b|--(?:api-key|token|password)\b", re.IGNORECASE)
-NETWORK = re.compile(r"\b(?:https?|ftp|ssh|git|s3|gs|redis|postgres(?:ql)?|mysql|mongodb|amqp|ws|wss)://|\bgit@", re.IGNORECASE)
+SECRET = re.compile(
+    r"\b[A-Z_]*(?:API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS?)\b|--(?:api-key|token|password)\b", re.IGNORECASE
+)
+NETWORK = re.compile(
+    r"\b(?:https?|ftp|ssh|git|s3|gs|redis|postgres(?:ql)?|mysql|mongodb|amqp|ws|wss)://|\bgit@", re.IGNORECASE
+)
 CAPITALS = re.compile(r"^[A-Z][A-Z_]{2,}(?:\.\w+)?$")
 WINDOWS = re.compile(r"^[A-Za-z]:\\|\\\w+\\|^\s*(?:set|PS>)\s|%\w+%")
 
@@ -301,7 +325,9 @@ def _outside_quotes(text: str) -> str:
 
 def _pipes_into_shell(commands: tuple[Simple, ...]) -> bool:
     programs = [command.program for command in commands]
-    return any(first in ("curl", "wget") for first in programs) and any(name in ("sh", "bash", "python") for name in programs)
+    return any(first in ("curl", "wget") for first in programs) and any(
+        name in ("sh", "bash", "python") for name in programs
+    )
 
 
 def _already_done(commands: tuple[Simple, ...], text: str, package: Package) -> str:
@@ -319,32 +345,51 @@ def _no_op(command: Simple, package: Package) -> str:
     if re.fullmatch(r"pip(?:3(?:\.\d+)?)?", words[0] if words else ""):
         if "install" in words:
             own = [word for word in words if package.is_own_name(word) or re.fullmatch(r"\.(?:/.*)?(?:\[.*\])?", word)]
-            return f"{shlex.join(words)}: installed from this repo" if own else "installed by the preparation where it could be"
-        return "installed by the preparation where it could be" if "uninstall" not in words else "nothing is uninstalled"
+            return (
+                f"{shlex.join(words)}: installed from this repo"
+                if own
+                else "installed by the preparation where it could be"
+            )
+        return (
+            "installed by the preparation where it could be" if "uninstall" not in words else "nothing is uninstalled"
+        )
     if words[:2] == ["git", "clone"]:
         return "this repo is there already" if any(_is_own_url(word, package) for word in words[2:]) else ""
     if words[:1] == ["source"] or words[:1] == ["."]:
         return "the environment is active already" if any("activate" in word for word in words[1:]) else ""
     if words[:1] in (["activate"], ["deactivate"]) or words[:2] in (["conda", "activate"], ["conda", "deactivate"]):
         return "the environment is active already"
-    if is_python(command.program) and words[1:2] == ["setup.py"] and {"install", "develop", "build", "build_ext"} & set(words):
+    if (
+        is_python(command.program)
+        and words[1:2] == ["setup.py"]
+        and {"install", "develop", "build", "build_ext"} & set(words)
+    ):
         return "installed from this repo"
-    if words[:1] == ["cd"] and len(words) == 2 and canonical(words[1].rstrip("/")) in {
-        canonical(package.repo_name), *(canonical(name) for name in package.names)
-    }:
+    if (
+        words[:1] == ["cd"]
+        and len(words) == 2
+        and canonical(words[1].rstrip("/"))
+        in {canonical(package.repo_name), *(canonical(name) for name in package.names)}
+    ):
         return "this is the repo's folder already"
     return ""
 
 
 def _is_own_url(word: str, package: Package) -> bool:
     def bare(url: str) -> str:
-        return re.sub(r"^(?:git\+)?(?:https?://|ssh://|git://)?(?:[\w.-]+@)?", "", url).replace(":", "/").removesuffix(".git").rstrip("/").lower()
+        return (
+            re.sub(r"^(?:git\+)?(?:https?://|ssh://|git://)?(?:[\w.-]+@)?", "", url)
+            .replace(":", "/")
+            .removesuffix(".git")
+            .rstrip("/")
+            .lower()
+        )
 
     mine = bare(package.url)
     tail = bare(word).rpartition("/")[2]
-    return bool(mine and bare(word) == mine) or bool(tail) and canonical(tail) in {
-        canonical(package.repo_name), *(canonical(name) for name in package.names)
-    }
+    return bool(mine and bare(word) == mine) or (
+        bool(tail) and canonical(tail) in {canonical(package.repo_name), *(canonical(name) for name in package.names)}
+    )
 
 
 def _why_not(command: Simple, package: Package, exists: Collection[str]) -> str:
@@ -354,19 +399,23 @@ def _why_not(command: Simple, package: Package, exists: Collection[str]) -> str:
     if not program:
         return ""
     own = package.own_words(words)
-    if not own:
-        if why := _foreign(program, words, package):
-            return why
+    if not own and (why := _foreign(program, words, package)):
+        return why
     for word in command.words[1:]:
         value = word.value
-        if CAPITALS.match(value) and value not in exists and not word.quoted and program not in ("echo", "printf", "export"):
+        if (
+            CAPITALS.match(value)
+            and value not in exists
+            and not word.quoted
+            and program not in ("echo", "printf", "export")
+        ):
             return f"needs a value in place of {value}"
     return ""
 
 
 def _foreign(program: str, words: list[str], package: Package) -> str:
     """Why a program that is not the repo's own cannot be run here; empty when it can."""
-    if program in INTERACTIVE or program in ("bash", "sh") and len(words) == 1:
+    if program in INTERACTIVE or (program in ("bash", "sh") and len(words) == 1):
         return f"needs a person at {program}"
     if is_python(program):
         if len(words) == 1 or words[1] == "-i":

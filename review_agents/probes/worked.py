@@ -30,6 +30,7 @@ class Worked:
     text: str
     exit: int  # its answer when nothing is wrong
     said: str  # and what it prints
+    files: tuple[recipes.File, ...] = ()  # all that the document shows
     repaired: str = ""  # the option that had to be left out of the document's command
 
     @property
@@ -58,7 +59,7 @@ def worked_commands(
     environment: Environment,
     deadline: float,
 ) -> list[Worked]:
-    """In the order of the documents, each command line once. Only lines with exactly one own program, and one line long."""
+    """In the order of the documents, each once: command lines with exactly one own program in them."""
     found: list[Worked] = []
     seen: set[str] = set()
     for document in documents:
@@ -69,7 +70,11 @@ def worked_commands(
             if step.text in seen or "\n" in step.text or not step.ran or not step.judgement.own:
                 continue
             seen.add(step.text)
-            one = _of_step(reader, step, package) if _worked(step, package) else _repaired(workspace, reader, step, package, environment)
+            one = (
+                _of_step(reader, step, package)
+                if _worked(step, package)
+                else _repaired(workspace, reader, step, package, environment)
+            )
             found += [one] if one is not None else []
     return found
 
@@ -85,7 +90,16 @@ def _of_step(reader: Reader, step: Step, package: Package, text: str = "") -> Wo
         recipes.Shell(with_stand_ins(part.text, package)) if isinstance(part, recipes.Shell) else part for part in parts
     )
     return Worked(
-        reader.document, step, stood_in, bring, own[0][0], own[0][1], text or step.text, step.exit or 0, step.both
+        reader.document,
+        step,
+        stood_in,
+        bring,
+        own[0][0],
+        own[0][1],
+        text or step.text,
+        step.exit or 0,
+        step.both,
+        tuple(recipes.File(name, content) for name, content in reader.files.items()),
     )
 
 

@@ -1,9 +1,9 @@
 """Run Python examples of a document one after another, as a reader would at one prompt.
 
-Arguments: job file, result file. The job is JSON: {"items": [{"id", "kind": "block"|"session", "text", "file", "line"}],
-"own": [import packages of the repo], "seconds": limit of each item} or {"modules": [...], ...} for docstrings. The result
-has one JSON object a line, written as things happen: {"start": id} before an item, then what came of it. So whatever
-ends this process, what was found before is kept.
+Arguments: job file, result file. The job is JSON: {"items": [{"id", "kind", "text", "file", "line"}], "own": [import
+packages of the repo], "seconds": limit of each item}, kind being "block" or "session"; or {"modules": [...], ...} for
+docstrings. The result has one JSON object a line, written as things happen: {"start": id} before an item, then what
+came of it. So whatever ends this process, what was found before is kept.
 """
 
 import ast
@@ -32,7 +32,7 @@ class TooLong(BaseException):
 def main(job_file, result_file):
     with open(job_file, encoding="utf-8") as file:
         job = json.load(file)
-    out = open(result_file, "w", encoding="utf-8")
+    out = open(result_file, "w", encoding="utf-8")  # noqa: SIM115 - written line by line until the end
 
     def tell(record):
         out.write(json.dumps(record) + "\n")
@@ -66,10 +66,7 @@ class Runner:
         for item in items:
             self.tell({"start": item["id"]})
             with self.surroundings():
-                if item["kind"] == "session":
-                    record = self.session(item)
-                else:
-                    record = self.block(item)
+                record = self.session(item) if item["kind"] == "session" else self.block(item)
             self.tell(dict(record, id=item["id"]))
 
     def fresh_module(self):
@@ -106,7 +103,7 @@ class Runner:
 
     def block(self, item):
         """Each statement on its own, so that every value is seen."""
-        name = "<%s:%d>" % (item["file"], item["line"])
+        name = f"<{item['file']}:{item['line']}>"
         text = item["text"]
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         record = {"statements": [], "error": None}
@@ -136,7 +133,7 @@ class Runner:
                     self.evaluate(compile(ast.Module([node], []), name, "exec", self.flags(future)))
             except TooLong:
                 entry["out"] = self.said(self.stream, start)
-                record["error"] = {"type": "TooLong", "message": "it did not end within %g s" % self.seconds}
+                record["error"] = {"type": "TooLong", "message": f"it did not end within {self.seconds:g} s"}
                 return record
             except BaseException as problem:
                 entry["out"] = self.said(self.stream, start)
@@ -159,7 +156,7 @@ class Runner:
         try:
             return repr(value)[:LONGEST]
         except Exception as problem:
-            return "<repr raised %s>" % type(problem).__name__
+            return f"<repr raised {type(problem).__name__}>"
 
     def session(self, item):
         try:
@@ -185,11 +182,11 @@ class Runner:
                 "error": None,
             }
             records.append(record)
-            if doctest.SKIP in example.options and example.options[doctest.SKIP]:
+            if example.options.get(doctest.SKIP):
                 record["skipped"] = True
                 continue
             start = self.position(self.stream)
-            name = "<%s:%d[%d]>" % (file, record["line"], number)
+            name = f"<{file}:{record['line']}[{number}]>"
             linecache.cache[name] = (len(example.source), None, example.source.splitlines(True), name)
             sys.displayhook = sys.__displayhook__
             tree = None
@@ -205,7 +202,7 @@ class Runner:
                 else:
                     exec(code, names)
             except TooLong:
-                record["error"] = {"type": "TooLong", "message": "it did not end within %g s" % self.seconds}
+                record["error"] = {"type": "TooLong", "message": f"it did not end within {self.seconds:g} s"}
                 return records
             except BaseException as problem:
                 node = tree.body[-1] if tree is not None and tree.body else None
@@ -254,7 +251,7 @@ class Runner:
         if isinstance(problem, AttributeError):
             described["attribute"] = self.attribute(problem)
         if isinstance(problem, TypeError) and frames and frames[-1]["example"] and node is not None:
-            described["calls"] = self.calls(node, frames[-1]["line"], names or {})
+            described["calls"] = self.calls(node, names or {})
         return described
 
     def is_own(self, module):
@@ -279,11 +276,11 @@ class Runner:
             "has": [name for name in dir(thing) if not name.startswith("_")][:200],
         }
 
-    def calls(self, node, line, names):
-        """The calls of plain names on that line, and whose functions they are."""
+    def calls(self, node, names):
+        """The calls of plain names in the statement, and whose functions they are."""
         found = []
         for call in ast.walk(node):
-            if not isinstance(call, ast.Call) or not (call.lineno <= line <= (call.end_lineno or call.lineno) or True):
+            if not isinstance(call, ast.Call):
                 continue
             path = dotted(call.func)
             if path is None:

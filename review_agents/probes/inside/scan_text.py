@@ -1,5 +1,6 @@
-"""Lines of tracked text files that may speak to a reviewer, with the lines around them. Arguments: list file, result file.
+"""Lines of tracked text files that may speak to a reviewer, with the lines around them.
 
+Arguments: list file, result file.
 Coarse on purpose: what these lines mean is judged outside. Files are read as bytes, never executed, links not followed.
 """
 
@@ -15,12 +16,16 @@ BEFORE, AFTER = 4, 8
 
 WORDS = re.compile(
     r"(?:ignore|disregard|forget|override)\W+(?:\w+\W+){0,3}(?:previous|prior|above|earlier|system|existing|your)\b"
-    r"|review(?:er|ing)|audit(?:or|ing)|\bgrader|evaluator|assessor|language model|\bLLMs?\b|\bAI\b|chatgpt|\bclaude\b|\bcopilot\b"
-    r"|\bgemini\b|(?:report|say|state|conclude|answer)\W+(?:\w+\W+){0,4}no\W+(?:issues|findings|problems|bugs|vulnerab)",
+    r"|review(?:er|ing)|audit(?:or|ing)|\bgrader|evaluator|assessor|language model|\bLLMs?\b|"
+    r"\bAI\b|chatgpt|\bclaude\b|\bcopilot\b"
+    r"|\bgemini\b|(?:report|say|state|conclude|answer)\W+(?:\w+\W+){0,4}no\W+(?:issues|"
+    r"findings|problems|bugs|vulnerab)",
     re.IGNORECASE,
 )
 INVISIBLE = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
-BARE = str.maketrans({code: None for code in (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF)})
+BARE = str.maketrans(
+    {code: None for code in (*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF)}
+)
 
 
 def main(list_file, result_file):

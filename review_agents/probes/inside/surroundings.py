@@ -1,9 +1,11 @@
 """Sent as `sitecustomize.py`: the same program at another time.
 
-What an example prints must not depend on the day it is run. Under this module the clock is years ahead, so an output that
-is the same with and without it does not tell the time. Only the clock is changed here; hash seed and time zone are
-changed by environment variables.
+What an example prints must not depend on the day it is run. Under this module the clock is years ahead, so an output
+that is the same with and without it does not tell the time. Only the clock is changed here; hash seed and time zone
+are changed by environment variables.
 """
+
+# mypy: ignore-errors
 
 import datetime
 import time

@@ -20,14 +20,22 @@ REFUSED = {
         "tool: error: argument -f/--format: invalid choice: 'xml' (choose from 'json', 'text')",
         ("value", "xml", "--format"),
     ),
-    "argparse missing": ("tool sum", "tool sum: error: the following arguments are required: file", ("missing", "file", "")),
+    "argparse missing": (
+        "tool sum",
+        "tool sum: error: the following arguments are required: file",
+        ("missing", "file", ""),
+    ),
     "argparse extra": ("tool a b", "tool: error: unrecognized arguments: b", ("extra", "b", "")),
     "click option": (
         "tool diff -q a b",
         "Usage: tool diff [OPTIONS] OLD NEW\nTry 'tool diff --help' for help.\n\nError: No such option: -q",
         ("option", "-q", ""),
     ),
-    "click option with a hint": ("tool --colour x", "Error: No such option: --colour Did you mean --color?", ("option", "--colour", "")),
+    "click option with a hint": (
+        "tool --colour x",
+        "Error: No such option: --colour Did you mean --color?",
+        ("option", "--colour", ""),
+    ),
     "click command": ("tool strat", "Error: No such command 'strat'.", ("command", "strat", "")),
     "click value": (
         "tool --level high",

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from review_agents.probes import recipes
@@ -19,7 +19,7 @@ PACKAGE = Package(
 
 
 def test_words_know_where_they_stand_and_what_they_say():
-    text = 'spanparse duration "90 min" --as=\'h m\' > out.txt'
+    text = "spanparse duration \"90 min\" --as='h m' > out.txt"
     found = [(text[word.start : word.end], word.value) for word in words_of(text)]
     assert found == [
         ("spanparse", "spanparse"),
@@ -33,7 +33,12 @@ def test_words_know_where_they_stand_and_what_they_say():
 
 def test_a_line_is_taken_into_simple_commands():
     (first, second, third) = simple_commands("A=1 time tool x < in.txt 2>&1 | sort -u > out.txt && other &")
-    assert (first.program, first.values, first.assignments, first.reads) == ("tool", ["tool", "x"], ("A=1",), ("in.txt",))
+    assert (first.program, first.values, first.assignments, first.reads) == (
+        "tool",
+        ["tool", "x"],
+        ("A=1",),
+        ("in.txt",),
+    )
     assert (second.values, second.writes) == (["sort", "-u"], ("out.txt",))
     assert third.background
 
@@ -43,6 +48,7 @@ def test_a_heredoc_is_no_command():
     assert command.values == ["cat"] and command.writes == ("a",)
 
 
+@settings(deadline=None)  # other work shares the machine
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_words(text: str):
     for word in words_of(text):
@@ -50,7 +56,14 @@ def test_no_text_breaks_the_words(text: str):
     simple_commands(text)
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0\n\r", codec="utf-8"), min_size=1, max_size=8), min_size=1, max_size=4))
+@settings(deadline=None)  # other work shares the machine
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\0\n\r", codec="utf-8"), min_size=1, max_size=8),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_quoted_arguments_come_back_as_they_were(arguments: list[str]):
     text = "printf '%s\\n' " + " ".join("'" + one.replace("'", "'\\''") + "'" for one in arguments)
     (command,) = simple_commands(text)
@@ -128,7 +141,10 @@ def test_a_name_in_capitals_that_is_a_file_is_no_placeholder():
 
 def test_own_programs_are_found_wherever_they_stand():
     found = list(own_invocations("cat a | spanparse sum - && python3 -m zoo.cage x; other", PACKAGE))
-    assert [(command.values, count) for command, count in found] == [(["spanparse", "sum", "-"], 1), (["python3", "-m", "zoo.cage", "x"], 3)]
+    assert [(command.values, count) for command, count in found] == [
+        (["spanparse", "sum", "-"], 1),
+        (["python3", "-m", "zoo.cage", "x"], 3),
+    ]
 
 
 def test_a_recipe_is_a_script_that_works(tmp_path):
@@ -151,6 +167,7 @@ def test_the_status_of_a_recipe_is_that_of_its_last_part():
     assert ran.returncode == 7
 
 
+@settings(deadline=None)  # other work shares the machine
 @given(st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=80))
 def test_a_heredoc_gives_exactly_its_text(text: str):
     script = recipes.heredoc("cat", text)

@@ -15,12 +15,17 @@ def said(text: str) -> set[tuple[int, str]]:
 
 
 SENTENCES = {
-    "The exit status is 0, or 1 if the file cannot be read or is not a snapshot.": {(1, "MISSING_FILE"), (1, "BAD_INPUT")},
+    "The exit status is 0, or 1 if the file cannot be read or is not a snapshot.": {
+        (1, "MISSING_FILE"),
+        (1, "BAD_INPUT"),
+    },
     "Exits with status 2 on bad usage.": {(2, "WRONG_USE")},
     "It returns exit code `3` when the input file does not exist.": {(3, "MISSING_FILE")},
     "If the config is malformed, the command exits with 4.": {(4, "BAD_INPUT")},
     "A line that cannot be read is left out, and the exit status is then 1.": {(1, "BAD_INPUT")},
-    "The exit status is that of `diff`: 0 if the same, 1 if they differ, 2 if there is no such column.": {(2, "UNKNOWN_NAME")},
+    "The exit status is that of `diff`: 0 if the same, 1 if they differ, 2 if there is no such column.": {
+        (2, "UNKNOWN_NAME")
+    },
     "The exit status is 0 unless the file cannot be read.": set(),
     "The exit code is never 2 for bad usage.": set(),
     "Version 2 of the file format cannot be read.": set(),

@@ -56,7 +56,9 @@ def test_an_empty_prompt_ends_the_output():
 
 
 def test_a_script_is_split_at_whole_commands():
-    script = "a 1\nfor x in 1 2; do\n  b $x\ndone\nif true\nthen c; fi\nd | \\\n  e &&\nf\n# comment\ncat <<'X'\nfi\nX\n"
+    script = (
+        "a 1\nfor x in 1 2; do\n  b $x\ndone\nif true\nthen c; fi\nd | \\\n  e &&\nf\n# comment\ncat <<'X'\nfi\nX\n"
+    )
     assert texts(read_script(script)) == [
         "a 1",
         "for x in 1 2; do\n  b $x\ndone",
