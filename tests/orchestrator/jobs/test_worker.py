@@ -1,4 +1,4 @@
-"""Real worker processes: killed in every step, robbed of messages, doubled, cancelled. Nothing is lost or done twice."""
+"""Real worker processes: killed in every step, robbed of messages, doubled, cancelled; nothing lost or done twice."""
 
 import os
 import signal
