@@ -9,7 +9,7 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ STEP_USER = "step"
 STEP_UID = 70606  # in the range that neither distributions nor systemd nor subuids hand out
 OPEN_FILES = 16384
 REFUSALS_KEPT = 20  # of one command
+TRIAL_S = 60.0  # what a trial box may take
 SETUP_PATIENCE_S = 120.0  # copying a large repo takes its time
 
 # A user has this; without it every test that commits something in a repo of its own would fail.
@@ -58,6 +59,19 @@ def review_of(name: str, instance: str) -> str | None:
     """The review that a box or cgroup name belongs to; None when it is not this instance's."""
     match = re.fullmatch(rf"lamplighter\.{re.escape(instance)}\.([^.]+)\.[^.]+\.\d+", name)
     return match[1] if match else None
+
+
+def trial_review() -> str:
+    """The review id of a trial box: another process's sweep leaves it alone while it may still run."""
+    return f"trial-{time.time_ns()}"
+
+
+def to_sweep(review: str, living: Collection[str]) -> bool:
+    """Whether what carries this review id belongs to nobody any more."""
+    started = re.fullmatch(r"trial-(\d+)", review)
+    if started:
+        return time.time_ns() - int(started[1]) > TRIAL_S * 1e9
+    return review not in living
 
 
 def check_review(review: str) -> None:

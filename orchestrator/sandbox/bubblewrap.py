@@ -50,6 +50,7 @@ from orchestrator.sandbox.box import (
     STEP_RUNNER,
     STEP_UID,
     STEP_USER,
+    TRIAL_S,
     VENV,
     VOLUMES_ARE_WATCHED,
     RunnerBox,
@@ -60,11 +61,13 @@ from orchestrator.sandbox.box import (
     review_of,
     setup_order,
     split_scratch,
+    to_sweep,
+    trial_review,
     variables,
 )
 from orchestrator.sandbox.channel import Channel, RunnerLost
 from orchestrator.sandbox.cloning import BUNDLE, bundle_files, clone_script
-from orchestrator.sandbox.contract import Box, BoxOrder, Description, Role, SandboxError
+from orchestrator.sandbox.contract import Box, BoxOrder, Description, NeedsMissing, Role, SandboxError
 from orchestrator.sandbox.instance import instance_of
 from orchestrator.sandbox.interpreters import Interpreter
 from orchestrator.sandbox.limits import BoxCgroup, Cgroups, configured
@@ -176,18 +179,18 @@ class Bubblewrap:
         remove_tree(self.volumes(review))
 
     def sweep(self, living: Collection[str]) -> tuple[str, ...]:
-        gone = list(self.end_boxes(lambda review: review not in living))
+        gone = list(self.end_boxes(lambda review: to_sweep(review, living)))
         for folder in sorted((self.home / "volumes").glob("*")):
-            if folder.name not in living:
+            if to_sweep(folder.name, living):
                 remove_tree(folder)
                 gone.append(f"volumes of {folder.name}")
         return tuple(gone)
 
     def check(self) -> None:
         """A trial run under limits, of a program in a volume. Raises `SandboxError` with what to do."""
-        review = f"trial-{os.getpid()}"
+        review = trial_review()
         self.make_volumes(review)
-        limits = configured(self.settings, step_s=TRIAL_TIMEOUT_S)
+        limits = configured(self.settings, step_s=TRIAL_S)
         try:
             box = self.start(BoxOrder(review, "trial", 1, role=Role.INSTALL, limits=limits))
             try:
@@ -205,6 +208,8 @@ class Bubblewrap:
     # Boxes -------------------------------------------------------------------------------
 
     def start(self, order: BoxOrder, *, extra: Iterable[tuple[str, str]] = ()) -> "BubblewrapBox":
+        if order.image:
+            raise NeedsMissing(f"needs image {order.image}; bubblewrap has no images but the host's own /usr")
         interpreter = interpreters.choose(order.requires_python)
         name = box_name(self.instance, order)
         self.end_box(name)  # of an earlier try with the same name

@@ -64,6 +64,7 @@ class BoxOrder:
     egress: bool = False  # whether runs in it may use Network.EGRESS
     limits: Limits = field(default_factory=Limits)
     requires_python: str = ""  # a version specifier; no match raises `NeedsMissing`
+    image: str = ""  # one of LAMPLIGHTER_SANDBOX_IMAGES; empty: the default; no such raises `NeedsMissing`
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ labelled and filled by archive. The egress proxy is reached through the same cha
 
 import struct
 import tarfile
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -36,6 +35,7 @@ from orchestrator.sandbox.box import (
     OPEN_FILES,
     SETUP_PATIENCE_S,
     STEP_UID,
+    TRIAL_S,
     VENV,
     VOLUMES_ARE_WATCHED,
     RunnerBox,
@@ -45,6 +45,8 @@ from orchestrator.sandbox.box import (
     read_ca,
     setup_order,
     split_scratch,
+    to_sweep,
+    trial_review,
     variables,
 )
 from orchestrator.sandbox.channel import Channel, RunnerLost
@@ -99,7 +101,7 @@ class Docker:
         self.egress_log = egress_log or (lambda box, host, refusal: None)
         self.egress_rules = egress.rules(settings.egress_hosts, settings.egress_allow_ranges, settings.pip_index)
         self.has_init = True
-        self.ready: dict[str, Any] = {}  # what the trial box saw of itself, once there was one
+        self.seen: dict[str, dict[str, Any]] = {}  # what the trial box of an image saw of itself
         try:
             # The URL is given, so the CLI's contexts and DOCKER_HOST cannot lead us to another engine.
             self.engine = docker.DockerClient(base_url=self.url, timeout=API_TIMEOUT_S)
@@ -109,7 +111,7 @@ class Docker:
     # The contract ------------------------------------------------------------------------
 
     def describe(self) -> Description:
-        seen = self.trial()
+        seen = self.trial(self.settings.sandbox_image)
         with outside("describing the engine"):
             version = self.engine.version()
             image = self.engine.images.get(self.settings.sandbox_image)
@@ -127,9 +129,7 @@ class Docker:
         self.drop(review)
         limits = configured(self.settings, step_s=self.settings.git_timeout_s)
         order = BoxOrder(review, "clone", 1, role=Role.INSTALL, limits=limits)
-        with outside(f"making the volumes of review {review}"):
-            for place in ("base", "venv"):
-                self.engine.volumes.create(self.volume(review, place), labels=self.labels(review))
+        self.make_volumes(review)
         script = clone_script(commit, BUNDLE)
         box = DockerBox(self, box_name(self.instance, order), order, fill=lambda archive: fill(archive, bundle))
         try:
@@ -152,7 +152,7 @@ class Docker:
 
     def open(self, order: BoxOrder) -> Box:
         check_review(order.review)
-        self.check_python(order.requires_python)
+        self.check_image(order)
         if not self.prepared(order.review):
             raise SandboxError(f"Review {order.review} has no volumes on this machine: prepare it first.")
         name = box_name(self.instance, order)
@@ -164,7 +164,7 @@ class Docker:
         self.remove(lambda labels: labels.get(REVIEW) == review)
 
     def sweep(self, living: Collection[str]) -> tuple[str, ...]:
-        return self.remove(lambda labels: labels.get(REVIEW) not in living)
+        return self.remove(lambda labels: to_sweep(labels.get(REVIEW, ""), living))
 
     @cached_property
     def podman(self) -> bool:
@@ -181,43 +181,44 @@ class Docker:
 
     def check(self) -> None:
         """That the engine answers, has the image, and runs a command under limits. Raises `SandboxError`."""
-        image = self.settings.sandbox_image
-        with outside("asking for the image"):
-            try:
-                self.engine.images.get(image)
-            except ImageNotFound:
-                raise SandboxError(f'The image "{image}" is not on the engine. Run `make sandbox-image`.') from None
-        self.trial()
+        self.trial(self.settings.sandbox_image)
 
-    def trial(self) -> dict[str, Any]:
-        """What a box sees of itself: interpreter and limits. One container per process of the worker."""
-        if not self.ready:
-            review = f"trial-{threading.get_native_id()}"
-            order = BoxOrder(review, "trial", 1, role=Role.INSTALL, limits=configured(self.settings, step_s=60))
-            with outside("making the trial's volumes"):
-                for place in ("base", "venv"):
-                    self.engine.volumes.create(self.volume(review, place), labels=self.labels(review))
+    def trial(self, image: str) -> dict[str, Any]:
+        """What a box of the image sees of itself: interpreter and limits. One container per image and process."""
+        if image not in self.seen:
+            with outside("asking for the image"):
+                try:
+                    self.engine.images.get(image)
+                except ImageNotFound:
+                    raise SandboxError(f'The image "{image}" is not on the engine. Run `make sandbox-image`.') from None
+            review = trial_review()
+            limits = configured(self.settings, step_s=TRIAL_S)
+            order = BoxOrder(review, "trial", 1, role=Role.INSTALL, limits=limits, image=image)
+            self.make_volumes(review)
             try:
-                box = DockerBox(
-                    self, box_name(self.instance, order), order, fill=lambda container: fill(container, None)
-                )
+                box = DockerBox(self, box_name(self.instance, order), order, fill=lambda archive: fill(archive, None))
                 box.destroy()
             finally:
                 self.drop(review)
-            self.ready = box.ready
-        return self.ready
+            self.seen[image] = box.ready
+        return self.seen[image]
 
-    def check_python(self, requires_python: str) -> None:
-        """Raises `NeedsMissing` when the image's interpreter does not satisfy the specifier."""
-        if not requires_python:
+    def check_image(self, order: BoxOrder) -> None:
+        """That the operator allows the image and that its interpreter suits the repo. Raises `SandboxError`."""
+        if order.image and order.image not in self.settings.sandbox_images:
+            raise NeedsMissing(f"needs image {order.image}, which is not among LAMPLIGHTER_SANDBOX_IMAGES")
+        if not order.requires_python:
             return
-        version = self.trial()["python"]
+        version = self.trial(self.image(order))["python"]
         try:
-            satisfied = version in SpecifierSet(requires_python)
+            satisfied = version in SpecifierSet(order.requires_python)
         except InvalidSpecifier:
-            raise NeedsMissing(f"needs a Python by {requires_python!r}, which is no version specifier") from None
+            raise NeedsMissing(f"needs a Python by {order.requires_python!r}, which is no version specifier") from None
         if not satisfied:
-            raise NeedsMissing(f"needs Python {requires_python}; this sandbox has {version}")
+            raise NeedsMissing(f"needs Python {order.requires_python}; this sandbox has {version}")
+
+    def image(self, order: BoxOrder) -> str:
+        return order.image or self.settings.sandbox_image
 
     def missing_limits(self, seen: dict[str, Any]) -> tuple[str, ...]:
         """Limits that were ordered but that the inside of a box does not see in its cgroup."""
@@ -242,6 +243,11 @@ class Docker:
 
     def volume(self, review: str, place: str) -> str:
         return f"lamplighter.{self.instance}.{review}.{place}"
+
+    def make_volumes(self, review: str) -> None:
+        with outside(f"making the volumes of review {review}"):
+            for place in ("base", "venv"):
+                self.engine.volumes.create(self.volume(review, place), labels=self.labels(review))
 
     def labels(self, review: str) -> dict[str, str]:
         return {INSTANCE: self.instance, REVIEW: review}
@@ -304,7 +310,7 @@ class Docker:
         )
         try:
             created = api.create_container(
-                self.settings.sandbox_image,
+                self.image(order),
                 entrypoint=["/bin/sleep"],
                 command=["infinity"],
                 name=name,
@@ -339,6 +345,7 @@ class DockerBox(RunnerBox):
         self.name = name
         self.order = order
         self.container = ""
+        self.proxy = self.egress_proxy()  # one for all runners of the box, for they share its bytes
         # Another runtime may mean another kernel, with other ideas of who may trace whom.
         usual = not sandbox.settings.sandbox_runtime
         self.setup = setup_order(order, files=own_files(sandbox.settings), tracing=usual)
@@ -366,7 +373,7 @@ class DockerBox(RunnerBox):
         """A step runner by exec, set up. Raises `SandboxError` with what it said."""
         with outside(f"starting the step runner of {self.name}"):
             pipes = ExecPipes(self.sandbox, self.container)
-        channel = Channel(pipes, self.proxy())
+        channel = Channel(pipes, self.proxy)
         try:
             self.ready = channel.set_up(self.setup, patience_s=SETUP_PATIENCE_S)
         except SandboxError as error:
@@ -375,7 +382,7 @@ class DockerBox(RunnerBox):
             raise SandboxError(f"Box {self.name} did not open: {said}", retry=True) from None
         return channel
 
-    def proxy(self) -> egress.Proxy | None:
+    def egress_proxy(self) -> egress.Proxy | None:
         if not self.order.egress:
             return None
         return egress.Proxy(

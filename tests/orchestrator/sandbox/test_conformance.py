@@ -972,6 +972,11 @@ def test_python_that_is_not_here_is_named_as_missing(backend: Backend):
     box.destroy()
 
 
+def test_image_that_the_operator_does_not_allow_is_named_as_missing(backend: Backend):
+    with pytest.raises(NeedsMissing, match="needs image evil:latest"):
+        backend.open("prepare", image="evil:latest")
+
+
 def test_sweep_removes_what_dead_reviews_left_and_nothing_else(backend: Backend):
     sandbox = backend.sandbox
     sandbox.prepare("dead", backend.bundle, backend.commit)

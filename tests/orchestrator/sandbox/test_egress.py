@@ -191,7 +191,7 @@ def established(client: socket.socket) -> bool:
     """Read the proxy's answer and nothing behind it."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
-        head += client.recv(1)
+        head += client.recv(1) or b"the proxy closed the connection\r\n\r\n"
     return head.startswith(b"HTTP/1.1 200")
 
 

@@ -29,6 +29,15 @@ def test_steps_with_long_names_stay_within_what_engines_take():
     assert len(box.box_name("0a1b2c3d", BoxOrder("x" * 80, "probe:" + "y" * 500, 1))) < 200
 
 
+def test_sweep_spares_living_reviews_and_trials_that_may_still_run(monkeypatch: pytest.MonkeyPatch):
+    trial = box.trial_review()
+    box.check_review(trial)
+    assert not box.to_sweep(trial, []) and not box.to_sweep("r", ["r"]) and box.to_sweep("r", ["other"])
+    assert box.to_sweep("", [])
+    monkeypatch.setattr("time.time_ns", lambda: int(trial.removeprefix("trial-")) + int(61e9))
+    assert box.to_sweep(trial, [])
+
+
 def test_scratch_places_share_the_limit():
     for role in Role:
         order = BoxOrder("r", "s", 1, role=role, limits=Limits(scratch_bytes=1 << 20))
