@@ -52,21 +52,29 @@ class Engine:
 
 @contextmanager
 def docker_engine(
-    folder: Path, *, bridge: str = "none", runtimes: dict[str, list[str]] | None = None
+    folder: Path,
+    *,
+    bridge: str = "none",
+    networks: str = "",
+    runtimes: dict[str, list[str]] | None = None,
+    images: str = "docker",
 ) -> Iterator[Engine]:
     """A dockerd with its socket and run files in `folder`.
 
     bridge      the default network's bridge device, which must exist; "none" (no NAT rules) suffices
                 for sandboxes, whose network is none
+    networks    address range of networks that are made later, with a bridge
     runtimes    further OCI runtimes: name and command line
+    images      name of the shared data root
     """
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("a Docker engine of our own needs root and dockerd (apt-get install docker.io)")
-    with data_root(folder, "docker") as (data, lock):
+    with data_root(folder, images) as (data, lock):
         url = f"unix://{folder}/docker.sock"
         command = ["dockerd", "--host", url, "--data-root", str(data), "--exec-root", str(folder / "exec")]
         command += ["--pidfile", str(folder / "docker.pid"), "--bridge", bridge, "--cgroup-parent", "lamplighter-tests"]
         command += [] if bridge != "none" else ["--iptables=false", "--ip6tables=false", "--ip-forward=false"]
+        command += ["--default-address-pool", f"base={networks},size=24"] if networks else []
         config = {name: {"path": words[0], "runtimeArgs": words[1:]} for name, words in (runtimes or {}).items()}
         (folder / "daemon.json").write_text(json.dumps({"runtimes": config}))
         command += ["--config-file", str(folder / "daemon.json")]
@@ -74,6 +82,29 @@ def docker_engine(
             engine = Engine(url, "docker", process, folder / "docker.log")
             wait_until_it_answers(engine, "version")
             yield engine
+
+
+@contextmanager
+def bridge_to_the_world(name: str, address: str) -> Iterator[str]:
+    """A bridge for an engine whose containers reach the network. Afterwards the packet filter is as before.
+
+    address     of the device with its prefix length, for example 10.213.0.1/24
+    """
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "iptables-save", "iptables-restore"))):
+        pytest.skip("containers with a network need root, ip and iptables (apt-get install iproute2 iptables)")
+    before = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
+    subprocess.run(["ip", "link", "delete", name], capture_output=True)  # of a run that was killed
+    made = subprocess.run(["ip", "link", "add", name, "type", "bridge"], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no bridge can be made here: {made.stderr.strip()}")
+    try:
+        subprocess.run(["ip", "address", "add", address, "dev", name], check=True)
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "link", "delete", name], capture_output=True)
+        emptied = "".join(f"*{table}\nCOMMIT\n" for table in ("nat", "filter") if f"*{table}\n" not in before)
+        subprocess.run(["iptables-restore"], input=emptied + before, text=True, capture_output=True)
 
 
 @contextmanager

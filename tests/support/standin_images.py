@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.sandbox.package_index import certificate_file, pip_configuration
 from tests.support.docker_engine import Engine
 
 SUITE = "bookworm"
-MIRROR = "http://deb.debian.org/debian"
 DOCKERFILE = Path("orchestrator/sandbox/image/Dockerfile")
 
 
@@ -42,11 +43,61 @@ ln -s /usr/bin/pip3 /usr/local/bin/pip
 rm -f /usr/lib/python3*/EXTERNALLY-MANAGED
 """
 
+# Servers are installed once the root exists, so that nothing starts them on the way.
+QUIETLY = """
+printf '#!/bin/sh\\nexit 101\\n' > /usr/sbin/policy-rc.d; chmod +x /usr/sbin/policy-rc.d
+export DEBIAN_FRONTEND=noninteractive
+"""
+POSTGRES_FINISH = (
+    QUIETLY
+    + r"""
+mkdir -p /etc/postgresql-common
+echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
+apt-get update -qq; apt-get install -y -qq --no-install-recommends postgresql-15
+cat > /usr/local/bin/docker-entrypoint.sh <<'END'
+#!/bin/sh
+# The public image's first start, as far as compose.yaml uses it.
+set -eu
+data=/var/lib/postgresql/data
+as_postgres() { setpriv --reuid postgres --regid postgres --clear-groups "$@"; }
+if [ ! -e $data/PG_VERSION ]; then
+    chown postgres:postgres $data; chmod 700 $data
+    cat "$POSTGRES_PASSWORD_FILE" > /tmp/password; chown postgres /tmp/password
+    as_postgres initdb -D $data -U "$POSTGRES_USER" --auth-local=trust --auth-host=scram-sha-256 --pwfile=/tmp/password
+    rm /tmp/password
+    echo "CREATE DATABASE $POSTGRES_DB;" | as_postgres postgres --single -D $data postgres
+    echo 'host all all all scram-sha-256' >> $data/pg_hba.conf
+fi
+exec setpriv --reuid postgres --regid postgres --clear-groups "$@" -D $data -c 'listen_addresses=*'
+END
+chmod +x /usr/local/bin/docker-entrypoint.sh
+mkdir -p /var/lib/postgresql/data /var/run/postgresql; chown postgres /var/run/postgresql
+"""
+)
+REDIS_FINISH = (
+    QUIETLY + "apt-get update -qq; apt-get install -y -qq --no-install-recommends redis-server; mkdir -p /data"
+)
+
 STANDINS = {
     "python:3.11-slim-bookworm": Standin(
         packages=("ca-certificates", "python3", "python3-venv", "python3-pip"),
         finish=PYTHON_FINISH,
         changes=("ENV PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "CMD python3"),
+    ),
+    "postgres:15-bookworm": Standin(
+        packages=("ca-certificates",),
+        finish=POSTGRES_FINISH,
+        changes=(
+            "ENV PATH=/usr/lib/postgresql/15/bin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8",
+            'ENTRYPOINT ["docker-entrypoint.sh"]',
+            'CMD ["postgres"]',
+            "VOLUME /var/lib/postgresql/data",
+        ),
+    ),
+    "redis:7.0-bookworm": Standin(
+        packages=("ca-certificates",),
+        finish=REDIS_FINISH,
+        changes=("WORKDIR /data", "VOLUME /data", 'CMD ["redis-server"]'),
     ),
 }
 
@@ -76,7 +127,7 @@ def make(standin: Standin, tar: Path) -> None:
     root = tar.with_suffix(".root")
     shutil.rmtree(root, ignore_errors=True)
     include = ",".join(standin.packages)
-    run("debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root), MIRROR)
+    run("debootstrap", "--variant=minbase", f"--include={include}", SUITE, str(root))
     run("chroot", str(root), "/bin/sh", "-ec", f"{standin.finish}\napt-get clean")
     partial = tar.with_suffix(".partial")
     run(
@@ -91,6 +142,26 @@ def ensure(engine: Engine, tag: str) -> str:
     if not engine.has_image(tag):
         changes = [word for change in STANDINS[tag].changes for word in ("--change", change)]
         engine.command("import", *changes, str(root_file_system(tag)), tag)
+    return tag
+
+
+def ensure_for_building(engine: Engine, tag: str) -> str:
+    """As `ensure`, and what is built on it installs with this machine's own CA file and package index."""
+    if engine.has_image(tag):
+        return tag
+    ensure(engine, tag)
+    config = pip_configuration()
+    authority = certificate_file(config)
+    lines = [f"index-url = {config['index-url']}"] if "index-url" in config else []
+    with tempfile.TemporaryDirectory() as folder:
+        dockerfile = [f"FROM {tag}"]
+        if authority:
+            shutil.copy(authority, Path(folder, "ca.crt"))
+            dockerfile.append("COPY ca.crt /etc/ssl/certs/ca-certificates.crt")
+            lines.append("cert = /etc/ssl/certs/ca-certificates.crt")
+        Path(folder, "pip.conf").write_text("\n".join(["[global]", *lines, ""]))
+        Path(folder, "Dockerfile").write_text("\n".join([*dockerfile, "COPY pip.conf /etc/pip.conf", ""]))
+        engine.command("build", "-t", tag, folder)
     return tag
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.boxes import bubblewrap, git, here
 from tests.support.host_settings import isolated
+from tests.support.postgres import free_port
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
@@ -176,12 +177,6 @@ def ready(up: Up) -> None:
 
 def processes() -> list[str]:
     return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
-
-
-def free_port() -> int:
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 def wait_for(wanted: Callable[[], Any], patience_s: float = 20.0) -> None:

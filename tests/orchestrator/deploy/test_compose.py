@@ -1,0 +1,210 @@
+"""compose.yaml brought up for real: every service healthy, a review in sandboxes that the worker's container makes,
+read again after a restart, and nothing of ours left when it is taken down.
+
+On an engine of its own with a network of its own; public images are stand-ins (tests/support/standin_images.py).
+"""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from orchestrator.settings import PREFIX, Settings
+from tests.support.boxes import git, own_settings
+from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engine
+from tests.support.host_settings import written
+from tests.support.postgres import free_port
+from tests.support.standin_images import ensure, ensure_for_building
+
+ROOT = Path(__file__).parents[3]
+COMPOSE = ROOT / "compose.yaml"
+PROJECT = "lamplighter-test"
+SERVICES = {"postgres", "redis", "web", "beat", "worker"}
+# Set by compose.yaml itself, of no use in a container, or not a setting of a running service.
+NOT_HANDED_ON = {
+    "data", "config", "host", "host_lock", "docker_url", "sandbox",
+    "database_url", "database_password_file", "broker_url", "broker_password_file", "port",
+}  # fmt: skip
+
+
+def test_every_setting_that_makes_sense_in_a_container_is_handed_on_from_env() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    for name in ("web", "beat", "worker", "migrate"):
+        given = {key.removeprefix(PREFIX).lower() for key in services[name]["environment"]}
+        assert set(Settings.model_fields) - given <= NOT_HANDED_ON, name
+
+
+@dataclass
+class Stack:
+    engine: Engine
+    folder: Path
+    port: int
+    boxes: dict[str, dict[str, Any]] = field(default_factory=dict)  # of reviews, as the engine showed them
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def compose(self, *arguments: str, check: bool = True) -> str:
+        files = ["-f", str(COMPOSE), "-f", str(self.folder / "override.yaml")]
+        command = ["docker-compose", "-p", PROJECT, "--project-directory", str(ROOT), *files, *arguments]
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "DOCKER", "COMPOSE"))},
+            "DOCKER_HOST": self.engine.url,
+            "DOCKER_BUILDKIT": "0",
+            "COMPOSE_DOCKER_CLI_BUILD": "0",
+            "DOCKER_SOCKET": self.engine.url.removeprefix("unix://"),
+            "LAMPLIGHTER_PORT": str(self.port),
+            "LAMPLIGHTER_ALLOWED_ROOTS": "/repos",
+            **self.settings(),
+        }
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if check and done.returncode:
+            raise AssertionError(f"docker-compose {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def settings(self) -> dict[str, str]:
+        """What installations need on this machine, the CA file where the override puts it."""
+        here = {name: value for name, value in own_settings().items() if name in ("pip_index", "egress_allow_ranges")}
+        if "sandbox_ca_file" in own_settings():
+            here["sandbox_ca_file"] = "/run/ca.pem"
+        return {f"{PREFIX}{name.upper()}": written(value) for name, value in here.items()}
+
+    def health(self) -> dict[str, str]:
+        """State of each service's container: its health where it has a check."""
+        found = {}
+        for container in self.inspected(f"label=com.docker.compose.project={PROJECT}"):
+            state = container["State"]
+            name = container["Config"]["Labels"]["com.docker.compose.service"]
+            found[name] = state.get("Health", state).get("Status", state["Status"])
+        return found
+
+    def inspected(self, filter: str) -> list[dict[str, Any]]:
+        names = self.engine.command("ps", "-aq", "--filter", filter).split()
+        said = self.engine.command("inspect", *names, check=False) if names else "[]"
+        return list(json.loads(said or "[]"))
+
+    def look_at_boxes(self) -> None:
+        self.boxes |= {one["Name"]: one for one in self.inspected("label=lamplighter.review")}
+
+    def get(self, path: str) -> Any:
+        answer = httpx.get(f"{self.url}{path}", timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    if subprocess.run(["sh", "-c", "command -v docker-compose"], capture_output=True).returncode:
+        pytest.skip("compose needs docker-compose (apt-get install docker-compose)")
+    folder = tmp_path_factory.mktemp("compose")
+    make_repo(folder / "repos" / "tiny")
+    (folder / "override.yaml").write_text(override(folder))
+    with (
+        bridge_to_the_world("lamptests0", "10.213.0.1/24") as bridge,
+        docker_engine(folder, bridge=bridge, networks="10.214.0.0/16", images="compose") as engine,
+    ):
+        ensure_for_building(engine, "python:3.11-slim-bookworm")
+        ensure(engine, "postgres:15-bookworm")
+        ensure(engine, "redis:7.0-bookworm")
+        stack = Stack(engine, folder, free_port())
+        stack.compose("down", "-v", check=False)  # of a run that was killed
+        stack.compose("--profile", "build", "build")
+        try:
+            yield stack
+        finally:
+            stack.compose("down", "-v", check=False)
+            engine.command("image", "prune", "-f", "--filter", "until=240h", check=False)
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: Stack) -> None:
+    stack.compose("up", "-d")
+    wait_for(lambda: all_well(stack), 120, stack.health)
+    assert stack.get("/health/ready") == {"status": "ok", "problem": ""}
+
+    asked = httpx.post(f"{stack.url}/api/reviews", json={"target": "/repos/tiny", "agents": False})
+    asked.raise_for_status()
+    path = asked.json()["url"]
+    wait_for(lambda: ended(stack, path), 300, lambda: stack.compose("logs", "--tail=60", "worker"))
+    review = stack.get(path)
+    assert (review["row"]["state"], review["row"]["error"]) == ("done", "")
+    assert review["sandbox"]["name"] == "docker"
+    states = {one["probe"]: (one["state"], one["reason"]) for one in review["evidence"]}
+    assert states["install"][0] == "passed", states["install"]
+    assert states["tests"][0] == "passed", states["tests"]
+
+    assert stack.boxes
+    for box in stack.boxes.values():
+        assert box["HostConfig"]["NetworkMode"] == "none"
+        assert {mount["Type"] for mount in box["Mounts"]} <= {"volume", "tmpfs"}, box["Mounts"]
+    assert not stack.inspected("label=lamplighter.review")  # the review's boxes are gone
+
+    stack.compose("restart")
+    wait_for(lambda: all_well(stack), 120, stack.health)
+    again = stack.get(path)
+    assert (again["row"], again["findings"]) == (review["row"], review["findings"])
+
+    stack.compose("down", "-v")
+    for kind in ("container", "volume", "network"):
+        everything = ["-a"] if kind == "container" else []
+        listed = stack.engine.command(kind, "ls", *everything, "--format", "{{json .}}")
+        assert "lamplighter" not in listed, listed
+
+
+def all_well(stack: Stack) -> bool:
+    state = stack.health()
+    assert state.get("migrate", "exited") in ("exited", "running", "created"), state
+    return (
+        set(state) >= SERVICES
+        and all(state[name] in ("healthy", "running") for name in SERVICES)
+        and (state["web"] == state["postgres"] == state["redis"] == "healthy")
+    )
+
+
+def ended(stack: Stack, path: str) -> bool:
+    stack.look_at_boxes()
+    return stack.get(f"{path}/progress")["state"] in ("done", "failed", "cancelled")
+
+
+def override(folder: Path) -> str:
+    """What this machine adds: repos to review, its CA file, and a host lock that no other test waits for."""
+    (folder / "lock").mkdir()
+    repos = f"{folder / 'repos'}:/repos:ro"
+    worker = [repos, f"{folder / 'lock'}:/run/lock"]
+    if authority := own_settings().get("sandbox_ca_file"):
+        worker.append(f"{authority}:/run/ca.pem:ro")
+    return json.dumps({"services": {"web": {"volumes": [repos]}, "worker": {"volumes": worker}}})
+
+
+def make_repo(folder: Path) -> None:
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = ["setuptools>=61"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "tiny"\nversion = "1.0"\n[tool.setuptools]\npy-modules = ["tiny"]\n',
+        "tiny.py": "def one():\n    return 1\n",
+        "test_tiny.py": "import tiny\n\n\ndef test_one():\n    assert tiny.one() == 1\n",
+        "README.md": "# tiny\n\n```python\n>>> import tiny\n>>> tiny.one()\n1\n\n```\n",
+    }
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "All of it")
+
+
+def wait_for(wanted: Callable[[], bool], patience_s: float, told: Callable[[], object]) -> None:
+    give_up = time.monotonic() + patience_s
+    while not wanted():
+        assert time.monotonic() < give_up, told()
+        time.sleep(1)
