@@ -476,7 +476,8 @@ class ExecPipes:
             self.socket.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
-        self.answer.close()
+        self.answer.close()  # a file over the socket, which would keep the descriptor by itself
+        self.socket.close()
 
 
 # Filling volumes ---------------------------------------------------------------------------

@@ -724,10 +724,10 @@ def test_error_of_the_caller_ends_the_command_and_the_box_goes_on(shared: Box):
 
     started = time.monotonic()
     with pytest.raises(LookupError):
-        shared.run("echo said; setsid sleep 60 & sleep 60", on_output=broken)
+        shared.run("echo said; setsid sleep 654 & sleep 654", on_output=broken)
     assert time.monotonic() - started < 6
     assert alive(shared)
-    assert "sleep" not in said(shared.run("ps ax -o comm="))
+    assert "654" not in said(shared.run("ps ax -o args="))
 
 
 def test_command_gets_three_descriptors_and_no_other(shared: Box):
@@ -1069,11 +1069,13 @@ def test_boxes_leave_no_descriptor_and_no_thread_in_the_worker(backend: Backend)
 
     backend.open().destroy()
     before = held()
-    for _ in range(8 if backend.kind == "bubblewrap" else 3):
+    for _ in range(8 if backend.kind == "bubblewrap" else 5):
         box = backend.open()
         box.run("true")
         box.destroy()
-    wait_until(lambda: held()[0] <= before[0] and held()[1] <= before[1])
+    # An engine's client keeps a connection or two for the next request.
+    spare = 0 if backend.kind == "bubblewrap" else 2
+    wait_until(lambda: held()[0] <= before[0] + spare and held()[1] <= before[1])
 
 
 # Cost ------------------------------------------------------------------------------------------
