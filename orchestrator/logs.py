@@ -35,7 +35,7 @@ def configure(settings: Settings, process: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
-    for name in ("httpx", "httpcore", "urllib3", "docker", "alembic", "kombu", "amqp"):
+    for name in ("httpx", "httpcore", "urllib3", "docker", "alembic", "celery", "kombu", "amqp"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

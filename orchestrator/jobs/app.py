@@ -77,6 +77,7 @@ def run_worker(settings: Settings, *, build: Callable[..., Workshop] = wiring.wo
     app = make_app(settings, works.shop)
     watch = Watch(works, app)
     connected = [
+        (signals.setup_logging, lambda **kw: None),  # ours stands already, and Celery's would replace it in the child
         (signals.worker_process_init, lambda **kw: end_reviews_when_told(works)),
         (signals.worker_ready, lambda **kw: watch.start()),
         (signals.worker_shutting_down, lambda **kw: tell_children_to_end()),

@@ -50,9 +50,17 @@ class Service:
         return self.spawn("tests.support.tiny_worker", str(self.settings.data), *arguments)
 
     def spawn(self, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-m", module, *arguments], cwd=ROOT, env=self.environment())
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments], cwd=ROOT, env=self.environment(), stdout=log, stderr=log
+            )
         self.processes.append(process)
         return process
+
+    @property
+    def log(self) -> Path:
+        """What all its processes said."""
+        return self.settings.data.with_name("log")
 
     def submit(self, **given: Any) -> UUID:
         return submitting.submit(self.shop, Submission(str(self.repo), from_cli=True, agents=False, **given))
@@ -115,6 +123,7 @@ def running(folder: Path, broker: str) -> Iterator[Service]:
     for process in service.processes:
         if process.poll() is None:
             service.kill(process)
+    print(service.log.read_text() if service.log.exists() else "")
     service.shop.sessions.close()
 
 

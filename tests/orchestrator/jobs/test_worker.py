@@ -84,6 +84,7 @@ def test_a_second_message_for_the_same_review_does_nothing(service: Service) -> 
     time.sleep(2)
     whole(service, service.page(review_id))
     assert (page.attempt, service.page(review_id).attempt) == (1, 1)
+    assert service.log.read_text().count("review starts") == 1  # what the child says is to be read, too
 
 
 def test_reviews_of_one_machine_never_overlap(service: Service) -> None:
