@@ -5,13 +5,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.services.errors import OutsideError
 from orchestrator.services.views import FindingCounts
+
+PIPE_WIDTH = 100_000
 
 
 class Format(StrEnum):
@@ -22,7 +26,9 @@ class Format(StrEnum):
 
 
 def out() -> Console:
-    return Console(file=sys.stdout, highlight=False, soft_wrap=True)
+    """In a pipe nothing is cut or wrapped to a width that nobody has."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(file=sys.stdout, highlight=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:
@@ -58,12 +64,23 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, em
         return
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for heading in headings:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=8 if heading == "ID" else None)
     for row in found:
         table.add_row(*row)
-    console = out()
-    # In a pipe nothing is cut to a width that nobody has.
-    console.print(table, width=None if sys.stdout.isatty() else max(400, console.width))
+    out().print(table, soft_wrap=False)
+
+
+def print_or_write(text: str, file: Path | None) -> None:
+    """A whole result to stdout, or to the file where one was named. Raises `OutsideError`."""
+    text = text if text.endswith("\n") else f"{text}\n"
+    if file is None:
+        sys.stdout.write(text)
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutsideError(f"{file} cannot be written: {error.strerror}.", retry=False) from None
+    err().print(f"Written to {plain(file)}.", markup=False)
 
 
 def when(moment: datetime | None) -> str:

@@ -7,7 +7,18 @@ from uuid import UUID
 
 import typer
 
-from orchestrator.cli.console import Format, as_json, counted, err, plain, print_json, print_table, seconds, when
+from orchestrator.cli.console import (
+    Format,
+    as_json,
+    counted,
+    err,
+    plain,
+    print_json,
+    print_or_write,
+    print_table,
+    seconds,
+    when,
+)
 from orchestrator.cli.progress import one_line, show_result
 from orchestrator.cli.start import Data, opened, settings_of
 from orchestrator.services import comparing, exporting, repos, reviews, schedules
@@ -135,11 +146,7 @@ def export_review(
     if format not in EXPORTS:
         raise BadInput("format", f"--format: found {format!r}, expected {', '.join(EXPORTS)}.")
     shop = shop_of(data)
-    text = exporting.export(shop, review_id(shop, review), format)
-    if out is None:
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        return
-    out.write_text(text, encoding="utf-8")
+    print_or_write(exporting.export(shop, review_id(shop, review), format), out)
 
 
 @reviews_app.command("cancel")

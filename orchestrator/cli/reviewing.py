@@ -5,7 +5,6 @@ Either way the review is a row, and what is shown is read from the tables.
 """
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from uuid import UUID
 import typer
 
 from orchestrator import wiring
-from orchestrator.cli.console import err, plain
+from orchestrator.cli.console import err, print_or_write
 from orchestrator.cli.progress import Follower, show_result
 from orchestrator.cli.start import Data, opened, settings_of
 from orchestrator.sandbox import select
@@ -110,15 +109,7 @@ def give(shop: Workshop, page: ReviewPage, format: ReviewFormat, out: Path | Non
         show_result(page)
         return
     wanted = ReviewFormat.MARKDOWN if format is ReviewFormat.TEXT else format
-    text = exporting.export(shop, page.row.id, str(wanted))
-    if out is None:
-        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
-        return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise OutsideError(f"{out} cannot be written: {error.strerror}.", retry=False) from None
-    err().print(f"Written to {plain(out)}.", markup=False)
+    print_or_write(exporting.export(shop, page.row.id, str(wanted)), out)
 
 
 # Who does it -------------------------------------------------------------------------------

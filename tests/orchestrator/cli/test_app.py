@@ -1,0 +1,124 @@
+"""How commands explain themselves and how they fail: one message, an exit status, no traceback."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from orchestrator.cli.app import app
+from tests.orchestrator.cli.conftest import Command
+
+COMMANDS = [
+    (),
+    ("up",),
+    ("review",),
+    ("repos",),
+    ("reviews",),
+    ("reviews", "list"),
+    ("reviews", "show"),
+    ("reviews", "compare"),
+    ("reviews", "export"),
+    ("reviews", "cancel"),
+    ("schedules",),
+    ("schedules", "list"),
+    ("schedules", "add"),
+    ("schedules", "remove"),
+    ("schedules", "tonight"),
+    ("web",),
+    ("worker",),
+    ("beat",),
+    ("migrate",),
+    ("doctor",),
+]
+
+
+def paths(group: object, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    found = [before]
+    for name, command in sorted(getattr(group, "commands", {}).items()):
+        found += paths(command, (*before, name))
+    return found
+
+
+def test_these_are_all_commands() -> None:
+    assert sorted(paths(typer.main.get_command(app))) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_says_what_the_command_and_each_of_its_options_do(lamplighter: Command, command: tuple[str, ...]) -> None:
+    said = lamplighter(*command, "--help")
+    assert said.status == 0 and said.err == ""
+    found = typer.main.get_command(app)
+    for name in command:
+        found = found.commands[name]  # type: ignore[attr-defined]
+    assert found.help
+    for parameter in found.params:
+        assert getattr(parameter, "help", "x"), f"{parameter.name} is not explained"
+
+
+WRONG = {
+    "an unknown command": ("frobnicate",),
+    "an unknown option": ("review", "x", "--frobnicate"),
+    "no target": ("review",),
+    "an unknown format": ("review", "/", "--format", "xml"),
+    "an unknown severity": ("review", "/", "--fail-on", "awful"),
+    "a budget that is no number": ("review", "/", "--budget-minutes", "long"),
+    "a folder for --out that is not there": ("review", "/", "--out", "/no/such/folder/x"),
+    "a review that is not there": ("reviews", "show", "abc"),
+    "a review with a whole id that is not there": ("reviews", "show", "00000000-0000-0000-0000-000000000000"),
+    "a repo that is not there": ("reviews", "list", "--repo", "nope"),
+    "an export in an unknown format": ("reviews", "export", "abc", "--format", "xml"),
+    "a schedule without a time": ("schedules", "add", "nope"),
+    "a schedule for a repo that is not there": ("schedules", "add", "nope", "--at", "02:00"),
+    "a schedule that is not there": ("schedules", "remove", "abc"),
+    "a port that is none": ("web", "--port", "99999"),
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG.values(), ids=WRONG.keys())
+def test_wrong_use_is_said_on_stderr_with_status_2(lamplighter: Command, arguments: tuple[str, ...]) -> None:
+    said = lamplighter(*arguments)
+    assert (said.status, said.out) == (2, "") and said.err.strip()
+
+
+def test_a_misspelt_setting_stops_every_command(lamplighter: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMPLIGHTER_PROT", "1")
+    said = lamplighter("repos")
+    assert said.status == 2 and "LAMPLIGHTER_PROT is not a setting" in said.err
+
+
+def test_a_data_folder_that_cannot_be_made_is_an_outside_failure(lamplighter: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = lamplighter("repos", "--data", str(tmp_path / "file" / "data"))
+    assert said.status == 3 and "Name another one with --data" in said.err
+
+
+def test_a_database_that_does_not_answer_is_an_outside_failure(
+    lamplighter: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMPLIGHTER_DATABASE_URL", "postgresql://lamplighter@127.0.0.1:1/lamplighter")
+    said = lamplighter("repos")
+    assert said.status == 3 and "LAMPLIGHTER_DATABASE_URL" in said.err
+
+
+def test_a_servers_database_is_not_migrated_unasked(
+    lamplighter: Command, monkeypatch: pytest.MonkeyPatch, postgres_url: str
+) -> None:
+    monkeypatch.setenv("LAMPLIGHTER_DATABASE_URL", postgres_url)
+    said = lamplighter("repos")
+    assert said.status == 3 and "lamplighter migrate" in said.err
+    assert lamplighter("migrate").status == 0
+    assert lamplighter("repos").status == 0
+
+
+def test_doctor_finds_nothing_wrong_with_a_machine_that_works_and_says_what_is_wrong_else(
+    lamplighter: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lamplighter("migrate")
+    monkeypatch.setenv("LAMPLIGHTER_BROKER_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("LAMPLIGHTER_MODEL_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("LAMPLIGHTER_FREE_DISK_BYTES", str(1 << 60))
+    said = lamplighter("doctor")
+    assert said.status == 3
+    bad = {line.split()[1].rstrip(":") for line in said.out.splitlines() if line.startswith("BAD")}
+    assert {"broker", "node", "disk"} <= bad
+    assert "ok   git: git version" in said.out and "ok   database: SQLite, up to date" in said.out
