@@ -1,6 +1,7 @@
 """Lists and changes on the command line, over a filled database."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.services.views import ReviewState
 from orchestrator.store.session import open_sessions
 from review_agents.records import Lifecycle
-from tests.factories import make_finding, make_measured, make_repo, make_review, make_sighting, make_step
+from tests.factories import NOON, make_finding, make_measured, make_repo, make_review, make_sighting, make_step
 from tests.orchestrator.cli.conftest import Command
 
 
@@ -21,7 +22,7 @@ def filled(lamplighter: Command, tmp_path: Path) -> dict[str, UUID]:
     with sessions.begin() as db:
         repo = make_repo(db, name="lib\x1b[31m")
         first = make_review(db, repo, state=ReviewState.DONE)
-        second = make_review(db, repo, state=ReviewState.DONE, commit="f" * 40)
+        second = make_review(db, repo, state=ReviewState.DONE, commit="f" * 40, created_at=NOON + timedelta(days=1))
         make_step(db, second, "probe:readme")
         make_measured(db, second)
         finding = make_finding(db, first)
