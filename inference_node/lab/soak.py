@@ -1,10 +1,10 @@
 """Half an hour of bad company: clients that cancel, leave, hang and send nonsense, and a look at what stays of it.
 
 The node runs in a process of its own. Between storms, with nothing else running in it, the same probe is asked. Speed
-is its tokens per second of the node's CPU time, over what this machine does at that moment in a second of CPU time: other
-work on a shared machine takes time, caches and half a core's units away from both, and none of that is the node's. The
-same figures without that division, and by the clock, are recorded beside it. Memory is the resident set. The first
-tenth is compared with the last one; memory from the second tenth on, when every cache has been filled once.
+is its tokens per second of the node's CPU time, over what this machine does at that moment in a second of CPU time:
+other work on a shared machine takes time, caches and half a core's units away from both, and none of that is the
+node's. The same figures without that division, and by the clock, are recorded beside it. Memory is the resident set.
+The first tenth is compared with the last one; memory from the second tenth on, when every cache has been filled once.
 
     python -m inference_node.lab.soak --minutes 30 --out docs/figures
 """

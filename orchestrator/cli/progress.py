@@ -41,7 +41,6 @@ class Follower:
         self._seq = 0
         self._said: set[tuple[str, int, str]] = set()
         self._tail: list[str] = []
-        self._last: Progress | None = None
 
     def __enter__(self) -> "Follower":
         if self._live:
@@ -54,10 +53,6 @@ class Follower:
         if self._live:
             self._live.stop()
 
-    @property
-    def waits(self) -> bool:
-        return self._last is not None and self._last.current is None and not self._last.ended
-
     def say(self, text: str) -> None:
         self._console.print(plain(text), markup=False)
 
@@ -65,7 +60,6 @@ class Follower:
         """Read and show where the review is now."""
         progress = reviews.progress(self._shop, self._review_id, self._seq)
         self._seq = progress.last_seq
-        self._last = progress
         self._remember("".join(line.text for line in progress.lines))
         for step in progress.steps:
             key = (step.name, step.attempt, str(step.state))

@@ -130,7 +130,7 @@ def see_through(shop: Workshop, ours: Workshop | None, review_id: UUID) -> None:
             if doing is not None and doing.over:
                 doing.raise_trouble()
                 doing = None
-            if doing is None and follower.waits and not somebody_works(shop):
+            if doing is None and not somebody_works(shop):
                 ours = ours or wiring.with_sandbox(shop, select.choose(shop.settings))
                 doing = Doing(ours, review_id, follower.say)
             time.sleep(LOOK_EVERY_S)

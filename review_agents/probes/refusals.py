@@ -77,4 +77,4 @@ def _occurs(word: str, command: str) -> bool:
 def _line_around(text: str, at: int) -> str:
     start = text.rfind("\n", 0, at) + 1
     end = text.find("\n", at)
-    return " ".join(text[start : len(text) if end < 0 else end].split())[:240]
+    return " ".join(text[start : len(text) if end < 0 else end].split())[:240].rstrip(".")
