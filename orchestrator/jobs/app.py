@@ -14,12 +14,13 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import structlog
 from celery import Celery, signals
 from celery.apps.beat import Beat
-from celery.beat import ScheduleEntry, Scheduler
+from celery.beat import ScheduleEntry, Scheduler, Service
 from celery.exceptions import SecurityWarning
 
 from orchestrator import wiring
@@ -208,6 +209,21 @@ class Here(Scheduler):
             log.warning("a tick failed", task=entry.task, error=str(error))
 
 
+class Once(Beat):
+    """Celery's beat, ended by the first signal. A Ctrl-C reaches the whole group and `up` then ends its children, so a
+    second signal comes while the interpreter leaves, where Celery's handler would end in a traceback."""
+
+    def install_sync_handler(self, service: Service) -> None:
+        def end(number: int, frame: FrameType | None) -> None:
+            for known in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(known, signal.SIG_IGN)
+            service.sync()
+            raise SystemExit
+
+        for known in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(known, end)
+
+
 def run_beat(settings: Settings, *, build: Callable[[Settings], Workshop] = wiring.service) -> None:
     """Tick and sweep each minute until told to end. Two beats do no harm."""
     shop = build(settings)
@@ -218,4 +234,4 @@ def run_beat(settings: Settings, *, build: Callable[[Settings], Workshop] = wiri
         "sweep": {"task": sweep.SWEEP, "schedule": each_minute},
     }
     log.info("beat starts", every_s=TICK_EVERY_S)
-    Beat(app=app, scheduler_cls=Here, max_interval=TICK_EVERY_S, quiet=True, loglevel="INFO", socket_timeout=30).run()
+    Once(app=app, scheduler_cls=Here, max_interval=TICK_EVERY_S, quiet=True, loglevel="INFO", socket_timeout=30).run()

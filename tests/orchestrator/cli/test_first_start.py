@@ -43,7 +43,7 @@ class Up:
         instance = self.folder / "data" / "instance"
         marks = [str(self.folder / "data")]
         marks += [f"lamplighter.{instance.read_text().strip()}."] if instance.exists() else []
-        listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+        listed = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout.splitlines()
         return [line[:200] for line in listed if any(mark in line for mark in marks)]
 
 
@@ -176,7 +176,7 @@ def ready(up: Up) -> None:
 
 
 def processes() -> list[str]:
-    return subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+    return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout.splitlines()
 
 
 def wait_for(wanted: Callable[[], Any], patience_s: float = 20.0) -> None:

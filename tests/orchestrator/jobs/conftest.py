@@ -83,7 +83,7 @@ class Service:
     def boxes(self) -> list[str]:
         """What is left of this instance's boxes: processes and volumes."""
         instance = (self.settings.data / "instance").read_text().strip()
-        found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        found = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
         running = [line for line in found.splitlines() if f"lamplighter.{instance}." in line]
         return running + [path.name for path in (self.settings.data / "sandbox" / "volumes").glob("*")]
 

@@ -849,7 +849,8 @@ def test_hostile_trees_are_copied_and_removed(backend: Backend):
     install.destroy()
     step = sandbox.open(replace_order(order, step="probe:x", role=Role.STEP))
     try:
-        assert said(step.run("test -L root-link && cd deeper/deeper && echo there")) == "there"
+        pipe = "" if backend.kind == "runsc" else "test -p pipe && "  # gVisor shows no pipe that another sandbox made
+        assert said(step.run(f"{pipe}test -L root-link && cd deeper/deeper && echo there")) == "there"
         with pytest.raises(NoSuchFile):
             step.read("pipe", limit_bytes=1)
         assert "readme.txt" in step.list(".")
