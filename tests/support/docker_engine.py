@@ -145,6 +145,7 @@ def running(command: list[str], log: Path, lock: IO[str]) -> Iterator[subprocess
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],
+            cwd=log.parent,  # where Podman's conmon leaves a file `oom` when an exec runs out of memory
             stdout=output,
             stderr=output,
             start_new_session=True,

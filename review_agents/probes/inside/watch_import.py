@@ -101,7 +101,7 @@ def is_below(file, folders):
     return any(file == folder or file.startswith(folder + os.sep) for folder in folders)
 
 
-LINES = {}
+LINES = {}  # type: dict[str, set[int]]
 
 
 def top_level(file):
