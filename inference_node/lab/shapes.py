@@ -21,7 +21,7 @@ class Shape:
     linear_value_heads: int = 4
     linear_dim: int = 16
     experts: int = 8
-    experts_per_token: int = 2
+    experts_per_token: int = 4
     expert_width: int = 32
 
 

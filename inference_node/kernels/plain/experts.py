@@ -33,14 +33,15 @@ def mix(
 
     run(e, rows) gives expert e's output for all rows. Rows from `valid` on are fillers: they wake nothing and get 0.
     """
-    part = rows.new_zeros((expert.shape[1], *rows.shape), dtype=torch.float32)  # [rank, rows, hidden]
     woken = torch.unique(expert[:valid]).tolist()
-    for e in woken:
-        result = run(e, rows).to(torch.float32)
-        chosen = expert == e
-        chosen[valid:] = False
-        scaled = result.unsqueeze(0) * weight.to(torch.float32).t().unsqueeze(-1)
-        part = torch.where(chosen.t().unsqueeze(-1), scaled, part)
+    results = torch.stack([run(e, rows).to(torch.float32) for e in woken])  # [woken, rows, hidden]
+    place = torch.zeros(max(woken) + 1, dtype=torch.int64, device=rows.device)
+    place[woken] = torch.arange(len(woken), device=rows.device)
+    # A filler may have chosen an expert that no valid row woke; whatever it reads here is dropped below.
+    chosen = place[expert.clamp(max=max(woken))].t()  # [rank, rows]
+    part = results[chosen, torch.arange(rows.shape[0], device=rows.device)]  # [rank, rows, hidden]
+    part = part * weight.to(torch.float32).t().unsqueeze(-1)
+    part[:, valid:] = 0.0
     total = part[0]
     for rank in range(1, part.shape[0]):
         total = total + part[rank]

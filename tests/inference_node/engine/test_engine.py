@@ -107,6 +107,7 @@ def test_prompts_that_cannot_be_served_are_refused_at_once(bench: Make) -> None:
 
 
 def test_a_full_queue_refuses_with_a_time_to_come_back(bench: Make) -> None:
+    """llama.cpp#23652: without a limit requests share what there is until one aborts all."""
     gate = threading.Event()
     made = bench(queue_limit=2, before=lambda call, n: gate.wait(10) if call == "begin" else None)
     first = made.send()
@@ -359,6 +360,7 @@ def test_under_a_grammar_the_answer_follows_it_whatever_the_model_says(bench: Ma
 
 
 def test_the_next_turn_prefills_its_new_tokens_only(bench: Make) -> None:
+    """llama.cpp keeps none while generating, so its next turn reads the previous answer again (engines.md 2.1)."""
     made = bench("An answer.")
     prompt = ids("u" * 300)
     _, first = made.say(prompt)
@@ -373,6 +375,7 @@ def test_the_next_turn_prefills_its_new_tokens_only(bench: Make) -> None:
 
 
 def test_a_new_conversation_restarts_after_the_shared_system_prompt(bench: Make) -> None:
+    """vllm#42317, #51198, #51250: no hits, because the one checkpoint landed past the shared part."""
     made = bench("Fine.")
     system = ids("s" * 500)
     made.say([*system, *ids("a" * 100)], boundaries=(0, 500))
@@ -470,6 +473,7 @@ def test_generated_tokens_are_part_of_the_key(bench: Make) -> None:
 
 
 def test_a_store_that_is_off_still_says_so(bench: Make) -> None:
+    """llama.cpp#20153 and many others: a silent full re-prefill; here each has a reason."""
     made = bench("Fine.", prefix_bytes=0)
     made.say("u" * 300)
     _, ending = made.say("u" * 300)

@@ -111,8 +111,8 @@ def test_experts_woken_are_counted_for_valid_rows_only(loaded):
     with torch.inference_mode():
         one = model.block([5], state, notes)
         more = model.block(prompt(8), state, notes)
-    assert one.woken == (2,) * 4, "two experts for one token in each of four layers"
-    assert all(2 <= count <= 8 for count in more.woken)
+    assert one.woken == (4,) * 4, "four experts for one token in each of four layers"
+    assert all(4 <= count <= 8 for count in more.woken)
 
 
 def test_taps_are_outputs_of_the_layers_they_name(loaded, fabricated):

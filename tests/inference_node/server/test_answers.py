@@ -67,6 +67,7 @@ def test_a_stream_put_together_is_the_whole_answer(serve: Serve) -> None:
 
 
 def test_usage_in_a_stream_comes_with_empty_choices_and_only_when_asked_for(serve: Serve) -> None:
+    """engines.md 6.2: clients index choices[0] only after looking."""
     served = serve(THINKING)
     asked = chunks(served.chat("Hi", stream=True, stream_options={"include_usage": True}))
     assert asked[-1]["choices"] == []
@@ -153,6 +154,7 @@ def test_a_response_format_beside_tools_is_either_calls_or_the_json(serve: Serve
 
 
 def test_calls_cut_by_the_budget_end_with_length(serve: Serve) -> None:
+    """mini-swe-agent#862, #896: truncated and malformed are different things."""
     body = serve("hm\n</think>\n\n" + CALL).answer("Hi", tools=[LOOK], max_tokens=60)
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
@@ -312,6 +314,7 @@ def test_text_becomes_tokens_and_tokens_text(serve: Serve) -> None:
 
 
 def test_sampling_parameters_reach_the_target(serve: Serve) -> None:
+    """sparkring#161: top-p and top-k ignored under DFlash; sglang#33694: sampled requests greedy in silence."""
     served = serve(THINKING, options=Options(defaults={"temperature": 0.6, "top_k": 20}))
     seen: list[Any] = []
     begin = served.target.begin

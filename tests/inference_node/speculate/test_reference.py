@@ -240,7 +240,7 @@ def test_timings_and_experts_are_reported(right):
     result = begun(target).cycle().read()
     timings = result.timings
     assert 0 < timings.verify_s < timings.total_s and timings.draft_s + timings.commit_s < timings.total_s
-    assert len(result.experts_woken) == 4 and all(2 <= count <= 8 for count in result.experts_woken)
+    assert len(result.experts_woken) == 4 and all(4 <= count <= 8 for count in result.experts_woken)
 
 
 class Grammar:
