@@ -196,7 +196,7 @@ def prepare(job: Job, repo: Repo, checkout: Checkout) -> "Prepared":
 
 
 def install(job: Job, run: StepRun, repo: Repo, checkout: Checkout) -> Outcome:
-    from review_agents.probes import Prepared
+    from review_agents.probes.prepare import unprepared
 
     with checkout.bundle() as bundle:
         job.sandbox.prepare(str(job.review_id), bundle, repo.commit)
@@ -205,7 +205,7 @@ def install(job: Job, run: StepRun, repo: Repo, checkout: Checkout) -> Outcome:
         box = run.open(role=Role.INSTALL, egress=True, requires_python=requires_python(repo, checkout))
         prepared, result = job.shop.prepare(workspace(job, box), repo)
     except NeedsMissing as error:
-        prepared = Prepared(notes=(str(error),))
+        prepared = unprepared(repo.files, checkout.show, str(error))
         result = ProbeResult(probe="install", state=ProbeState.COULD_NOT_RUN, reason=str(error))
     if run.trouble is not None and not isinstance(run.trouble, NeedsMissing):
         raise run.trouble
@@ -227,7 +227,7 @@ def requires_python(repo: Repo, checkout: Checkout) -> str:
 
 def workspace(job: Job, box: Box) -> Workspace:
     assert job.shop.workspace is not None
-    return job.shop.workspace(box)
+    return job.shop.workspace(box, job.patience)
 
 
 # Probes ------------------------------------------------------------------------------------
@@ -267,6 +267,9 @@ def one_probe(job: Job, run: StepRun, probe: "Probe", repo: Repo, prepared: "Pre
 
 
 def requires_of(prepared: "Prepared") -> str:
+    """Where the wanted Python is lacking, probes that only read still run, on any other."""
+    if prepared.lacking:
+        return ""
     return prepared.manifests[0].requires_python if prepared.manifests else ""
 
 
@@ -455,7 +458,7 @@ def record(job: Job, filed: tuple[Filed, ...], repo: Repo) -> None:
         scheduling.after(db, row, now, state=ReviewState.DONE)
         claims.end(db, job.hold.lease, state=ReviewState.DONE, now=now, note=EVIDENCE_ONLY)
 
-    spent = {"wall_s": time.monotonic() - job.started, **asdict(job.spent)}
+    spent = {"wall_s": time.monotonic() - job.started, "waited_s": job.patience.waited_s, **asdict(job.spent)}
     job.step(RECORD, lambda run: Outcome(spent, summary=f"{len(filed)} findings filed", also=finish_all))
 
 

@@ -20,6 +20,8 @@ FOLDERS = ("benchmarks/", "benchmark/", "bench/", "perf/")
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     tree = SourceTree(workspace, repo, prepared)
     commands = wanted(workspace, repo, prepared, tree)
+    if not commands and prepared.not_installed:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if not commands:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is nothing to time.")
     taken: list[Measurement] = []

@@ -77,7 +77,7 @@ class Import(Record):
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not prepared.distributions:
-        reason = "the package is not installed" if prepared.manifests else ""
+        reason = prepared.not_installed
         state = ProbeState.COULD_NOT_RUN if reason else ProbeState.NOT_APPLICABLE
         return ProbeResult(probe=NAME, state=state, reason=reason, summary="There is no package.")
     tree = SourceTree(workspace, repo, prepared)

@@ -49,10 +49,10 @@ SPECIAL = re.compile(r"(?:^|\.)(?:__main__|setup|conftest|_?vendor\w*|tests?|tes
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     environment = environment_of(prepared)
-    if "python" not in prepared.languages or not prepared.import_packages:
+    if environment is None and prepared.not_installed:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
+    if environment is None or not prepared.import_packages:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no importable package")
-    if environment is None:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed")
     tree = SourceTree(workspace, repo, prepared)
     modules = modules_with_examples(tree, prepared)
     if not modules:

@@ -60,7 +60,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not prepared.manifests:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is no Python package.")
     if not prepared.installed_plain:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package is not installed")
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     tree = SourceTree(workspace, repo, prepared)
     found = programs(prepared)
     tries = [one for program in found for one in try_program(workspace, program)]

@@ -45,7 +45,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not paths:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no README and no docs")
     if environment is None:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed")
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     deadline = time.monotonic() + BUDGET_S
     package = package_of(workspace, repo, prepared)
     readings, claims = [], []

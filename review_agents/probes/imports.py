@@ -37,8 +37,8 @@ IMPORT_LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| (\s*)([\w.]+)")
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     packages = [(one, name) for one in prepared.distributions for name in one.import_packages if is_public(name)]
     if not packages:
-        state = ProbeState.COULD_NOT_RUN if prepared.manifests else ProbeState.NOT_APPLICABLE
-        reason = "the package is not installed" if prepared.manifests else ""
+        reason = prepared.not_installed
+        state = ProbeState.COULD_NOT_RUN if reason else ProbeState.NOT_APPLICABLE
         return ProbeResult(probe=NAME, state=state, reason=reason, summary="There is nothing to import.")
     tree = SourceTree(workspace, repo, prepared)
     measurements = [measured(workspace, "bare interpreter start", "python -I -c pass")]

@@ -71,13 +71,13 @@ class Named:
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     environment = environment_of(prepared)
-    if not prepared.console_scripts:
+    if environment is None and prepared.not_installed:
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
+    if environment is None or not prepared.console_scripts:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="the package installs no commands")
     paths = documentation(repo, prepared.root)
     if not paths:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no README and no docs")
-    if environment is None:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed")
     package = package_of(workspace, repo, prepared)
     tree = help_tree(workspace, package, environment)
     if not tree:

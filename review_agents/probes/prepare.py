@@ -18,7 +18,7 @@ from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import needs
 from review_agents.probes.install_failures import Failure, index_is_barred, read_failure
 from review_agents.probes.install_findings import asked_extras, install_candidates
-from review_agents.probes.manifest import Manifest, find_projects
+from review_agents.probes.manifest import Manifest, ReadText, find_projects
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import Environment, Network, ProbeResult, ProbeState, Ran, Repo
@@ -130,6 +130,12 @@ def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
     prepare_others(kitchen, prepared)
     prepared = prepared.model_copy(update={"commands": tuple(kitchen.commands), "notes": tuple(kitchen.notes)})
     return prepared, judge(kitchen, prepared, seconds=round(time.monotonic() - started, 2))
+
+
+def unprepared(files: Iterable[str], read: ReadText, lacking: str) -> Prepared:
+    """What can be said where no install box could be opened: what kind of repo it is, and what is lacking."""
+    manifests = find_projects(files, read)[:MOST_PROJECTS]
+    return Prepared(languages=detect_languages(files), manifests=manifests, lacking=lacking, notes=(lacking,))
 
 
 def detect_languages(files: Iterable[str]) -> tuple[str, ...]:
@@ -508,7 +514,7 @@ def judge(kitchen: Kitchen, prepared: Prepared, *, seconds: float) -> ProbeResul
         "commands": [one.model_dump(exclude={"output"}) for one in prepared.commands],
         "notes": prepared.notes,
     }
-    blame = next((one for one in prepared.commands if one.failure and is_vital(one)), None)
+    blame = prepared.blame
     candidates = install_candidates(kitchen.repo, kitchen.read, prepared, blame)
     said: dict[str, Any] = {
         "probe": NAME,
@@ -525,10 +531,6 @@ def judge(kitchen: Kitchen, prepared: Prepared, *, seconds: float) -> ProbeResul
     state = ProbeState.FAILED if blame.failure.is_fault else ProbeState.COULD_NOT_RUN
     reason = f"{blame.purpose}: {blame.failure.reason}"
     return ProbeResult(state=state, reason=reason, summary="The package could not be installed.", **said)
-
-
-def is_vital(attempt: Attempt) -> bool:
-    return attempt.purpose in ("wheel", "install plain") or attempt.purpose.startswith("venv")
 
 
 def summary_of(prepared: Prepared) -> str:

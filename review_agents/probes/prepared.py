@@ -18,6 +18,10 @@ class Attempt(Record):
     output: str = ""  # its last part
     failure: Failure | None = None
 
+    @property
+    def is_vital(self) -> bool:
+        return self.purpose in ("wheel", "install plain") or self.purpose.startswith("venv")
+
 
 class Distribution(Record):
     """One Python project of the repo, as built and installed."""
@@ -54,6 +58,7 @@ class Prepared(Record):
     missing_modules: tuple[str, ...] = ()  # modules that tests import and nothing in the repo declares
     commands: tuple[Attempt, ...] = ()
     notes: tuple[str, ...] = ()
+    lacking: str = ""  # what the sandbox lacks, so that nothing was tried at all
 
     @property
     def distribution(self) -> str:
@@ -78,6 +83,20 @@ class Prepared(Record):
     @property
     def gui_scripts(self) -> dict[str, str]:
         return {name: target for one in self.distributions for name, target in one.gui_scripts.items()}
+
+    @property
+    def blame(self) -> Attempt | None:
+        """The first command without which nothing can be installed, and which failed."""
+        return next((one for one in self.commands if one.failure and one.is_vital), None)
+
+    @property
+    def not_installed(self) -> str:
+        """Why a Python project could not be installed for its users; empty when it was, or when there is none."""
+        if self.installed_plain or not ("python" in self.languages or self.manifests):
+            return ""
+        blame = self.blame
+        why = self.lacking or (f"{blame.purpose}: {blame.failure.reason}" if blame and blame.failure else "")
+        return "the package could not be installed" + (f": {why}" if why else "")
 
     def attempt(self, purpose: str) -> Attempt | None:
         """The last command with that purpose."""

@@ -55,7 +55,9 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         )
     if not prepared.installed_test:
         return ProbeResult(
-            probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the package could not be installed for its tests"
+            probe=NAME,
+            state=ProbeState.COULD_NOT_RUN,
+            reason=prepared.not_installed or "the package could not be installed for its tests",
         )
     documented = documented_commands(repo.files, prepared.manifests, lambda path: tree.text(path) or None)
     modules = [path for path in sorted(tree.tracked) if path.rpartition("/")[2] in TEST_MODULES][:5]

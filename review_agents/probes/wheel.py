@@ -49,7 +49,7 @@ class Missing(Record):
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not prepared.distributions:
-        reason = "no wheel was built" if prepared.manifests else ""
+        reason = prepared.not_installed
         state = ProbeState.COULD_NOT_RUN if reason else ProbeState.NOT_APPLICABLE
         return ProbeResult(probe=NAME, state=state, reason=reason, summary="There is no package to build.")
     tree = SourceTree(workspace, repo, prepared)

@@ -168,6 +168,27 @@ def test_what_the_sandbox_lacks_is_no_failure(shop: Workshop) -> None:
     assert {(one.state, one.reason) for one in page.evidence} == {(ProbeState.COULD_NOT_RUN, "needs Python 3.99")}
 
 
+def test_where_the_wanted_python_is_lacking_probes_that_only_read_still_run_and_know_why(shop: Workshop) -> None:
+    seen: list[tuple[Any, str]] = []
+
+    def reads(workspace: Any, repo: Any, prepared: Any) -> ProbeResult:
+        (box,) = shop.sandbox.boxes.values()  # type: ignore[union-attr]
+        seen.append((prepared, box.order.requires_python))
+        return ProbeResult(probe="reads", state=ProbeState.PASSED)
+
+    assert isinstance(shop.git, TinyGit)
+    shop.git.commits[FIRST] = {"pyproject.toml": '[project]\nname = "greet"\nrequires-python = ">=3.99"\n'}
+    shop.sandbox.fail["open"] = [NeedsMissing("needs Python >=3.99")]  # type: ignore[union-attr]
+    page = reviewed(replace(shop, probes=(Probe("reads", reads),)))
+    assert [(one.probe, one.state) for one in page.evidence] == [
+        ("install", ProbeState.COULD_NOT_RUN),
+        ("reads", ProbeState.PASSED),
+    ]
+    ((prepared, wanted),) = seen
+    assert prepared.manifests[0].name == "greet" and wanted == ""
+    assert prepared.not_installed == "the package could not be installed: needs Python >=3.99"
+
+
 def test_a_repo_that_is_away_is_tried_again(shop: Workshop) -> None:
     shop.git.problem = [UnreachableRepo("no answer", retry=True)]  # type: ignore[attr-defined]
     page = reviewed(shop)
