@@ -1,15 +1,17 @@
 """`make bench`: figures that anybody can measure again. Each part writes docs/figures/NAME.json."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tests.bench import overhead, pages, reviewing
+from tests.bench import field, overhead, pages, reviewing
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
 Bench = Annotated[Path, typer.Option("--repos", help="The folder with the repos that have planted faults.")]
+KEPT = Path(tempfile.gettempdir()) / "lamplighter-field"
 DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
 
 
@@ -41,6 +43,17 @@ def measure_overhead(repos: Bench = DEFAULT_BENCH) -> None:
 def measure_pages() -> None:
     """Render times of the review page (500 findings) and the list (10,000 reviews)."""
     show("pages", pages.run())
+
+
+@app.command("field")
+def review_in_the_field(
+    mirrors: Annotated[Path, typer.Argument(help="Folder with a clone of each repo, OWNER+NAME.")],
+    keep: Annotated[Path, typer.Option(help="Keep exports and data here, and go on from what is there.")] = KEPT,
+    only: Annotated[str, typer.Option(help="These repos only, separated by commas.")] = "",
+    again: Annotated[bool, typer.Option(help="Review them again.")] = False,
+) -> None:
+    """Reviews of real repos, whose findings are judged by hand: docs/field-tests.toml."""
+    show("field-tests", field.run(mirrors, keep, only=tuple(filter(None, only.split(","))), again=again))
 
 
 def checked(bench: Path) -> Path:
