@@ -58,6 +58,18 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
         ("inference_node.speculate", "inference_node.models", "inference_node.state", "inference_node.kernels"),
         None,
     ),
+    # The fast engine is one room: cycle, forward, weights and graphs know each other's tensors. It stands beside the
+    # reference, above its seam, and shares model files and drafter configs with it.
+    "inference_node.fast": (
+        (
+            "inference_node.fast",
+            "inference_node.speculate",
+            "inference_node.models",
+            "inference_node.state",
+            "inference_node.kernels",
+        ),
+        None,
+    ),
     "inference_node.engine": (
         (
             "inference_node.engine",

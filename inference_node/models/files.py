@@ -136,7 +136,7 @@ class SafetensorFiles(Tensors):
         self.folder = folder
         self._open: dict[str, Any] = {}
         self._file_of: dict[str, str] = {}
-        for file in self._files():
+        for file in self.files():
             for name in self._handle(file).keys():  # noqa: SIM118 (a safetensors handle is no mapping)
                 self._file_of[name] = file
 
@@ -147,7 +147,8 @@ class SafetensorFiles(Tensors):
         tensor: torch.Tensor = self._handle(self._file_of[name]).get_tensor(name)
         return tensor
 
-    def _files(self) -> Iterator[str]:
+    def files(self) -> Iterator[str]:
+        """Names of its files, checked to be there."""
         index = self.folder / "model.safetensors.index.json"
         if index.is_file():
             listed = sorted(set(_read_json(index)["weight_map"].values()))
