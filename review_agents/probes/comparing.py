@@ -449,8 +449,10 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
         return "the same in another order"
     if _unspaced(shown) == _unspaced(real):
         return "only white space differs"
-    if _letters(shown) == _letters(real):
+    if _letters(shown) == _letters(real) or _letters(_without_places(shown)) == _letters(_without_places(real)):
         return "only punctuation differs"
+    if OTHER_SYSTEM.search(shown) and not OTHER_SYSTEM.search(real):
+        return "it shows paths of another system"
     if _as_text(shown) == _as_text(real):
         return "quotes around it differ"
     if _numbers_written_otherwise(shown_tokens, real_tokens):
@@ -483,6 +485,8 @@ def _innocent_reason(shown: str, real: str, shown_tokens: list[Token], real_toke
     return ""
 
 
+# Paths as macOS and Windows have them; nothing here prints such.
+OTHER_SYSTEM = re.compile(r"(?<![\w./])/(?:Users|Library|Applications|Volumes)/\w|(?<![\w/])[A-Za-z]:\\+\w")
 LOCAL_TIME = re.compile(r"\b(?:tzlocal|localtime|local time)\b", re.IGNORECASE)
 ZONE = re.compile(r"^(?:[A-Z]{2,4}T|UTC|GMT|Z|[A-Z][a-z]+/[A-Z]\w+)$")
 
@@ -502,6 +506,10 @@ def _sets_in_another_order(shown: str, real: str) -> bool:
 
 def _letters(text: str) -> list[str]:
     return re.findall(r"(?<!\w)[-+]?\d+(?:\.\d+)?|\w+", text)
+
+
+def _without_places(text: str) -> str:
+    return " ".join("path" if token.kind == "path" else token.text for token in tokens(text))
 
 
 def _as_text(text: str) -> str:

@@ -55,10 +55,15 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         candidates.extend(costly(workspace, one, name, seen, tree))
         candidates.extend(printing(workspace, name, seen, tree))
     good = tuple(filter(None, measurements))
+    failed = {name: str(seen["error"]) for name, seen in facts.items() if seen.get("error")}
+    reason = "; ".join(f"import {name}: {error}" for name, error in failed.items())
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
+    if not candidates and len(failed) == len(facts):
+        state = ProbeState.COULD_NOT_RUN  # none could be imported, and not by a fault of the package that is proved
     return ProbeResult(
         probe=NAME,
         state=state,
+        reason=reason,
         summary=summary_of(good),
         facts=facts,
         candidates=tuple(candidates),

@@ -1,6 +1,7 @@
 """A profile of the test run: the package's own hottest functions and the peak memory. Facts only."""
 
 import json
+import re
 
 from review_agents.ports import Workspace
 from review_agents.probes.prepared import Prepared
@@ -11,6 +12,8 @@ from review_agents.records import Environment, ProbeResult, ProbeState, Repo
 
 NAME = "profile"
 LIMIT_S = 300.0
+RAN_TESTS = re.compile(r"^=*\s*(?:\d+ \w+, )*[1-9]\d* (?:passed|failed|xfailed|xpassed)\b", re.M)
+WORTH_NAMING = 0.01  # of the profiled time
 FILE = "/tmp/lamplighter.prof"
 
 
@@ -26,6 +29,10 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     ran = workspace.run(command, environment=Environment.TEST, timeout_s=LIMIT_S)
     if ran.timed_out or ran.oom:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run {ran.ending}")
+    if not ran.ok and not RAN_TESTS.search(ran.output):
+        return ProbeResult(
+            probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run ran no test: {ran.ending}"
+        )
     folders = own_folders(prepared, tree)
     try:
         said = run_inside(
@@ -42,7 +49,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         "peak_bytes": ran.peak_bytes,
     }
     summary = f"{said['seconds']:.1f} s profiled, {said['own_seconds']:.1f} s of it in the package's own code"
-    if functions:
+    if functions and functions[0]["share"] >= WORTH_NAMING:
         hottest = functions[0]
         summary += f"; hottest is {hottest['function']} in {hottest['file']} with {hottest['share'] * 100:.0f} %"
     return ProbeResult(probe=NAME, state=ProbeState.PASSED, summary=f"{summary}.", facts=facts)

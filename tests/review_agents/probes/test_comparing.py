@@ -90,6 +90,10 @@ UNSURE = {
     "abbreviated and otherwise": ("name: ...\nother: 1", "nom: 3\nother: 2"),
     "another zone": ("'BRST'", "'UTC'"),
     "local time": ("datetime(2003, 9, 25, tzinfo=tzlocal())", "datetime(2003, 9, 25)"),
+    "a path of macOS": ("'/Users/trent/Library/Application Support/App'", "'/home/step/.local/share/App'"),
+    "the system's folder on macOS": ("'/Library/Application Support/App'", "'/usr/local/share/App'"),
+    "a path of Windows": ("Wrote C:\\Users\\trent\\a.txt, 3 lines", "3 lines in /home/step/a.txt"),
+    "another home and a quote forgotten": ("'/home/trent/.local/share/App", "'/home/step/.local/share/App'"),
     "progress": ("downloading 3 files", "downloading 4 files"),
     "another situation": ("a b c d e f g h", "the file is not there, call init first please"),
     "another exception": (

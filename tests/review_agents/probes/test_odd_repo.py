@@ -1,0 +1,35 @@
+"""Oddities met in real repos (docs/field-tests.md), together in one: what cannot run is said to be so."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from review_agents.records import ProbeState
+from tests.review_agents.probes.samples import Reviewed, setuptools_project
+
+FILES = {
+    "pyproject.toml": setuptools_project("guest"),
+    "README.md": "# guest\n\nAn extension of a program that brings docutils along.\n",
+    "guest/__init__.py": "from docutils import nodes\n\n\ndef node():\n    return nodes.Text('guest')\n",
+    "conftest.py": "import pytest\n\n\n@pytest.hookimpl\ndef pytest_collect_file(path, parent):\n    return None\n",
+    "tests/test_guest.py": "def test_nothing():\n    assert True\n",
+}
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewed]:
+    made = Reviewed(tmp_path_factory.mktemp("odd"), FILES)
+    yield made
+    made.close()
+
+
+def test_a_package_that_only_its_host_can_import_has_no_import_time_and_says_so(odd: Reviewed):
+    result = odd.result("imports")
+    assert result.state is ProbeState.COULD_NOT_RUN and not result.candidates
+    assert "import guest: " in result.reason and "docutils" in result.reason
+
+
+def test_a_test_run_that_ran_no_test_is_not_profiled(odd: Reviewed):
+    assert odd.only("tests", "tests.do-not-start").places[0].file == "conftest.py"
+    result = odd.result("profile")
+    assert result.state is ProbeState.COULD_NOT_RUN and "ran no test" in result.reason
