@@ -81,7 +81,8 @@ class Settings(BaseSettings):
 
     # Reviews
     budget_minutes: int = 60
-    command_timeout_s: float = 600.0
+    command_timeout_s: float = Field(900.0, gt=0)  # whatever a check would allow a command
+    measure_patience_s: float = Field(120.0, ge=0)  # of a review, for timings that others disturbed
     lease_s: float = 60.0
     max_attempts: int = 3
     free_disk_bytes: int = 2 << 30  # no review starts below this

@@ -16,7 +16,7 @@ import structlog
 from orchestrator.clients.git import Git
 from orchestrator.clients.git_target import GitRules
 from orchestrator.clients.node import HttpNode
-from orchestrator.sandbox.contract import Box, BoxOrder, Description, Limits, Sandbox
+from orchestrator.sandbox.contract import Box, BoxOrder, Description, Limits, Patience, Sandbox
 from orchestrator.sandbox.limits import configured
 from orchestrator.sandbox.select import choose
 from orchestrator.sandbox.workspace import BoxWorkspace
@@ -79,8 +79,8 @@ def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], boo
     def limits(step_s: float) -> Limits:
         return configured(settings, step_s=step_s)
 
-    def workspace(box: Box) -> Workspace:
-        return BoxWorkspace(box, cpus=limits(60).cpus, note=note_of(settings))
+    def workspace(box: Box, patience: Patience) -> Workspace:
+        return BoxWorkspace(box, cpus=limits(60).cpus, note=note_of(settings), patience=patience)
 
     return replace(
         shop,

@@ -45,6 +45,24 @@ class Limits:
     step_s: float = 3600.0  # after this the whole box is ended, whatever runs in it
 
 
+class Patience:
+    """Seconds that a review may still spend on disturbed timings: waiting for a quieter moment, measuring again.
+
+    One for all boxes of a review: where the machine is busy it is busy for all of them, and each would wait in vain.
+    """
+
+    def __init__(self, seconds: float):
+        self.left_s = seconds
+        self.waited_s = 0.0  # of what was spent, the part in which nothing ran
+
+    def covers(self, seconds: float) -> bool:
+        return self.left_s >= seconds
+
+    def spend(self, *, waited_s: float, measured_s: float) -> None:
+        self.waited_s += waited_s
+        self.left_s = max(0.0, self.left_s - waited_s - measured_s)
+
+
 class Role(StrEnum):
     """INSTALL boxes may write /base and /venv: there /job/repo *is* /base/repo.
     STEP boxes see both read-only and get a fresh copy of /base/repo at /job/repo."""

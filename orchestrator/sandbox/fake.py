@@ -32,6 +32,7 @@ class FakeSandbox:
         self.files = files or {}
         self.fail: dict[str, Failure] = {}
         self.calls: list[tuple[str, str]] = []
+        self.timeouts: list[float] = []  # of each command
         self.volumes: set[str] = set()
         self.boxes: dict[str, FakeBox] = {}
 
@@ -106,6 +107,7 @@ class FakeBox:
     ) -> Ran:
         self.alive()
         self.sandbox.called("run", command)
+        self.sandbox.timeouts.append(timeout_s)
         if network is Network.EGRESS and not self.order.egress:
             raise SandboxError(f"Box {self.name} was opened without egress.")
         if cancelled and cancelled():

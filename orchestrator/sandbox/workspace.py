@@ -1,5 +1,6 @@
 """What probes and agents are handed: a box as a `review_agents.ports.Workspace`."""
 
+import math
 import re
 import shlex
 import time
@@ -7,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.sandbox import pressure
-from orchestrator.sandbox.contract import Box
+from orchestrator.sandbox.contract import Box, Patience
 from review_agents.ports import CommandFailed, Match
 from review_agents.records import Environment, Measurement, Network, Ran, Session
 
 MOST_PRESSURE = 0.05  # share of a session; above it the session is void
 MOST_FOREIGN = 0.05
-REPEATS = 3  # how often a void session is tried again
+REPEATS = 3  # how often a void session is tried again, while the review's patience lasts
 WAIT_S = 0.3  # before a repeat; doubles each time
+IMPATIENT = "disturbed sessions were not all taken again: the review's patience for that was spent"
 SEARCH_TIMEOUT_S = 60.0
 
 
@@ -32,6 +34,7 @@ class BoxWorkspace:
 
     cpus        the CPUs that the box is pinned to, for reading contention; empty: all of the machine
     note        goes on each measurement, for example "node on this machine"
+    patience    shared by all boxes of a review; None: as long as it takes
     on_output, cancelled    handed on to each command, see `contract.Box.run`
     """
 
@@ -41,16 +44,20 @@ class BoxWorkspace:
         *,
         cpus: tuple[int, ...] = (),
         note: str = "",
+        patience: Patience | None = None,
         on_output: Callable[[str], None] | None = None,
         cancelled: Callable[[], bool] | None = None,
         wait: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ):
         self.box = box
         self.cpus = cpus
         self.note = note
+        self.patience = patience or Patience(math.inf)
         self.on_output = on_output
         self.cancelled = cancelled
         self.wait = wait
+        self.clock = clock
 
     def run(
         self,
@@ -84,19 +91,25 @@ class BoxWorkspace:
         for _ in range(warmup):
             self.session(command, environment, timeout_s)
         taken: list[Session] = []
+        notes = [self.note] if self.note else []
         for _ in range(sessions):
-            taken += self.until_good(command, environment, timeout_s)
-        return Measurement(name=name, command=command, sessions=tuple(taken), note=self.note)
+            tried = self.until_good(command, environment, timeout_s)
+            taken += tried
+            if tried[-1].void and len(tried) <= REPEATS and IMPATIENT not in notes:
+                notes.append(IMPATIENT)
+        return Measurement(name=name, command=command, sessions=tuple(taken), note="; ".join(notes))
 
     def until_good(self, command: str, environment: Environment, timeout_s: float) -> list[Session]:
-        """One session, and when it is void the repeats after it; the last may be void too."""
-        tried = []
-        for repeat in range(REPEATS + 1):
-            if repeat:
-                self.wait(WAIT_S * 2 ** (repeat - 1))
+        """One session, and when it is void the repeats that patience covers; the last may be void too."""
+        tried = [self.session(command, environment, timeout_s)]
+        pause = WAIT_S
+        while tried[-1].void and len(tried) <= REPEATS and self.patience.covers(pause + tried[-1].value):
+            started = self.clock()
+            self.wait(pause)
+            waited = self.clock() - started
             tried.append(self.session(command, environment, timeout_s))
-            if not tried[-1].void:
-                break
+            self.patience.spend(waited_s=waited, measured_s=self.clock() - started - waited)
+            pause *= 2
         return tried
 
     def session(self, command: str, environment: Environment, timeout_s: float) -> Session:

@@ -9,7 +9,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.orm import Session
 
-from orchestrator.sandbox.contract import Box, BoxOrder, Cancelled, Limits, Role, Sandbox, SandboxError
+from orchestrator.sandbox.contract import Box, BoxOrder, Cancelled, Limits, Patience, Role, Sandbox, SandboxError
 from orchestrator.services.claiming import Hold, Interrupted
 from orchestrator.services.step_log import StepLog
 from orchestrator.services.workshop import Workshop
@@ -138,6 +138,7 @@ class Job:
         self.deadline = time.monotonic() + row.budget_minutes * 60
         self.started = time.monotonic()
         self.spent = Spent()
+        self.patience = Patience(self.shop.settings.measure_patience_s)
 
     def time_left(self) -> float:
         """Seconds of the budget, counted from this attempt's start."""
@@ -255,7 +256,7 @@ class WatchedBox:
                 command,
                 environment=environment,
                 network=network,
-                timeout_s=max(min(timeout_s, job.time_left()), 1.0),
+                timeout_s=max(min(timeout_s, job.shop.settings.command_timeout_s, job.time_left()), 1.0),
                 stdin=stdin,
                 on_output=both(say, on_output),
                 cancelled=either(job.hold.stop_wanted, cancelled),

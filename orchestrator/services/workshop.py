@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from orchestrator.sandbox.contract import Box, Limits, Sandbox
+from orchestrator.sandbox.contract import Box, Limits, Patience, Sandbox
 from orchestrator.settings import Settings
 from orchestrator.store.session import Sessions
 from review_agents.ports import Git, Node, Workspace
@@ -44,7 +44,7 @@ class Workshop:
     nudge: Callable[[UUID], None]  # wakes a worker for a review; call it after the commit. It must not raise.
     sandbox: Sandbox | None = None  # only workers have one; so the five below
     limits: Callable[[float], Limits] = lambda step_s: Limits(step_s=step_s)  # of a box that may live that long
-    workspace: Callable[[Box], Workspace] | None = None  # what a probe is given of an open box
+    workspace: Callable[[Box, Patience], Workspace] | None = None  # what a probe is given of an open box
     prepare: "Prepare | None" = None
     probes: "tuple[Probe, ...]" = ()
     stopping: Callable[[], bool] = never  # whether this process was told to end: then reviews are given back

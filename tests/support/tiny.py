@@ -161,7 +161,7 @@ def tiny_shop(sessions: Sessions, data: Path, *, script: Script | None = None, *
     given: dict[str, Any] = {
         "git": TinyGit(data),
         "sandbox": FakeSandbox(script or Script()),
-        "workspace": lambda box: BoxWorkspace(box, wait=lambda seconds: None),
+        "workspace": lambda box, patience: BoxWorkspace(box, patience=patience, wait=lambda seconds: None),
         "prepare": prepare,
         "probes": PROBES,
     }

@@ -3,10 +3,10 @@
 import pytest
 
 from orchestrator.sandbox import pressure
-from orchestrator.sandbox.contract import BoxOrder, Cancelled
+from orchestrator.sandbox.contract import BoxOrder, Cancelled, Patience
 from orchestrator.sandbox.fake import FakeSandbox
 from orchestrator.sandbox.pressure import Reading
-from orchestrator.sandbox.workspace import REPEATS, BoxWorkspace
+from orchestrator.sandbox.workspace import IMPATIENT, REPEATS, WAIT_S, BoxWorkspace
 from review_agents.ports import CommandFailed, NoSuchFile
 from review_agents.records import Ran
 
@@ -58,6 +58,63 @@ def test_repeats_end_and_the_measurement_shows_it(quiet: list[float]):
     measured = workspace().measure("x", "true", sessions=2)
     assert measured.samples == () and measured.median is None
     assert measured.contaminated == len(measured.sessions) == 2 * (REPEATS + 1)
+
+
+class Watch:
+    """A clock that only waiting and running move."""
+
+    def __init__(self, run_s: float):
+        self.now = 0.0
+        self.run_s = run_s
+        self.waited: list[float] = []
+
+    def wait(self, seconds: float) -> None:
+        self.waited.append(seconds)
+        self.now += seconds
+
+    def run(self, command: str) -> Ran:
+        self.now += self.run_s
+        return Ran(exit=0, seconds=self.run_s)
+
+    def workspace(self, patience: Patience, **given) -> BoxWorkspace:
+        sandbox = FakeSandbox(self.run)
+        sandbox.volumes.add("r")
+        box = sandbox.open(BoxOrder("r", "s", 1))
+        return BoxWorkspace(box, patience=patience, wait=self.wait, clock=lambda: self.now, **given)
+
+
+def test_waiting_and_repeating_spend_the_patience(quiet: list[float]):
+    quiet += [0.9, 0.9, 0.0]  # two disturbed, then quiet
+    watch, patience = Watch(run_s=2.0), Patience(100)
+    watch.workspace(patience).measure("x", "true", sessions=2, warmup=0)
+    assert watch.waited == [WAIT_S, 2 * WAIT_S]
+    assert patience.waited_s == pytest.approx(3 * WAIT_S)
+    assert patience.left_s == pytest.approx(100 - 3 * WAIT_S - 2 * 2.0)
+
+
+def test_a_quiet_machine_spends_no_patience(quiet: list[float]):
+    patience = Patience(100)
+    measured = Watch(run_s=2.0).workspace(patience).measure("x", "true", sessions=4)
+    assert (patience.left_s, patience.waited_s, measured.note) == (100, 0, "")
+
+
+def test_all_boxes_of_a_review_share_its_patience_and_then_measure_once(quiet: list[float]):
+    quiet += [0.9] * 100
+    watch, patience = Watch(run_s=2.0), Patience(5)  # covers two repeats
+    first = watch.workspace(patience).measure("x", "true", sessions=3, warmup=0)
+    assert len(first.sessions) == 3 + 2 and first.note == IMPATIENT
+    watch.waited.clear()
+    second = watch.workspace(patience, note="node on this machine").measure("y", "true", sessions=6, warmup=0)
+    assert len(second.sessions) == second.contaminated == 6
+    assert second.median is None and second.note == f"node on this machine; {IMPATIENT}"
+    assert watch.waited == []
+
+
+def test_good_sessions_count_also_when_patience_is_spent(quiet: list[float]):
+    quiet += [0.9, 0.0, 0.9, 0.0]
+    measured = Watch(run_s=2.0).workspace(Patience(0)).measure("x", "true", sessions=4, warmup=0)
+    assert [session.void for session in measured.sessions] == [True, False, True, False]
+    assert measured.median == 2.0 and measured.contaminated == 2 and measured.note == IMPATIENT
 
 
 def test_command_that_fails_cannot_be_measured(quiet: list[float]):

@@ -12,7 +12,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy import select, update
 
-from orchestrator.sandbox.contract import BoxGone, Limits, NeedsMissing, SandboxError
+from orchestrator.sandbox.contract import Box, BoxGone, Limits, NeedsMissing, Patience, SandboxError
+from orchestrator.sandbox.workspace import BoxWorkspace
 from orchestrator.services import claiming, reviews, running, submitting, working
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepState
@@ -255,6 +256,29 @@ def test_a_repo_may_lower_its_budget_and_never_raise_it(shop: Workshop) -> None:
     page = reviewed(shop)
     assert 300 < max(seen) <= 3600
     assert ".lamplighter.toml: x is ignored" in page.steps[0].summary
+
+
+def test_no_command_may_take_longer_than_the_operator_allows(shop: Workshop) -> None:
+    quick = replace(shop, settings=shop.settings.model_copy(update={"command_timeout_s": 7.0}))
+    reviewed(quick)
+    assert set(quick.sandbox.timeouts) == {7.0}  # type: ignore[union-attr]
+
+
+def test_all_probes_of_a_review_share_its_patience_with_a_busy_machine(shop: Workshop) -> None:
+    handed: list[Patience] = []
+
+    def workspace(box: Box, patience: Patience) -> BoxWorkspace:
+        handed.append(patience)
+        return BoxWorkspace(box, patience=patience)
+
+    settings = shop.settings.model_copy(update={"measure_patience_s": 33.0})
+    reviewed(replace(shop, workspace=workspace, settings=settings))
+    assert len(handed) == 3  # prepare and two probes
+    assert all(one is handed[0] for one in handed) and handed[0].left_s <= 33
+    first = handed[0]
+    handed.clear()
+    reviewed(replace(shop, workspace=workspace, settings=settings))
+    assert handed[0] is not first
 
 
 # Cancelling, losing, resuming --------------------------------------------------------------
