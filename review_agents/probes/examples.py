@@ -190,8 +190,8 @@ def _result(readings: list[Reading], candidates: tuple[Any, ...], paths: tuple[s
     wrong = counts.get("suspect", 0)
     summary = (
         f"{ran} of {len(outcomes)} examples on {len(readings)} page(s) ran: {counts.get('matched', 0)} as shown, "
-        f"{counts.get('tolerated', 0) + counts.get('abbreviated', 0)} apart from what may differ, {wrong} otherwise; "
-        f"{counts.get('not_run', 0)} need what is not here"
+        f"{counts.get('tolerated', 0) + counts.get('abbreviated', 0)} apart from what may differ, {wrong} otherwise, "
+        f"{counts.get('unsure', 0)} cannot be judged; {counts.get('not_run', 0)} not run here"
     )
     if not outcomes:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no examples", facts=facts)

@@ -290,7 +290,8 @@ class _Judge:
     def _session(self, step: Step) -> list[Outcome]:
         error = step.record.get("error")
         if error:
-            return [Outcome(step, 0, step.line, step.text, "unsure", f"not a session as it stands: {error['message']}")]
+            reason = f"not a session as it stands: {error['message']}"
+            return [Outcome(step, 0, step.line, step.text, "not_run", reason)]
         outcomes: list[Outcome] = []
         broken = ""
         for at, example in enumerate(step.record.get("examples", [])):
@@ -391,7 +392,8 @@ class _Judge:
         if kind == "fault" and self.names.are_spoilt(code) and not error.get("import"):
             kind, reason = "unsure", "it uses what an earlier example did not make"
         if kind != "fault":
-            return Outcome(step, at, line, code, "not_run" if kind == "needs" else "unsure", reason)
+            not_run = kind == "needs" or error.get("syntax")
+            return Outcome(step, at, line, code, "not_run" if not_run else "unsure", reason)
         inner = error_line(error)
         if step.kind == "python" and inner:
             line = step.line + inner - 1

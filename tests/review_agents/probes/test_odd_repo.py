@@ -9,7 +9,10 @@ from tests.review_agents.probes.samples import Reviewed, setuptools_project
 
 FILES = {
     "pyproject.toml": setuptools_project("guest"),
-    "README.md": "# guest\n\nAn extension of a program that brings docutils along.\n",
+    "README.md": (
+        "# guest\n\nAn extension of a program that brings docutils along. From Cython:\n\n"
+        "```python\nfrom guest cimport Pool\ncdef Pool mem = Pool()\n```\n\n```python\n2 + 2  # 4\n```\n"
+    ),
     "guest/__init__.py": "from docutils import nodes\n\n\ndef node():\n    return nodes.Text('guest')\n",
     "conftest.py": "import pytest\n\n\n@pytest.hookimpl\ndef pytest_collect_file(path, parent):\n    return None\n",
     "tests/test_guest.py": "def test_nothing():\n    assert True\n",
@@ -33,3 +36,9 @@ def test_a_test_run_that_ran_no_test_is_not_profiled(odd: Reviewed):
     assert odd.only("tests", "tests.do-not-start").places[0].file == "conftest.py"
     result = odd.result("profile")
     assert result.state is ProbeState.COULD_NOT_RUN and "ran no test" in result.reason
+
+
+def test_an_example_in_another_language_than_its_block_says_counts_as_not_run(odd: Reviewed):
+    result = odd.result("readme")
+    states = {one["line"]: one["state"] for one in result.facts["examples"]}
+    assert states == {6: "not_run", 11: "matched"} and result.summary.startswith("1 of 2 examples")
