@@ -30,7 +30,10 @@ from review_agents.records import (
 NAME = "imports"
 SESSIONS = 6
 MOST_PACKAGES = 4
-OWN_SECONDS, OWN_BYTES = 0.15, 20 * 1024 * 1024  # from here on the package's own share of an import is a finding
+# From here on the package's own share of an import is claimed to be a fault. The proof asks for a little less, so that
+# what is near the limit is not proved in one night and disproved in the next.
+OWN_SECONDS, OWN_BYTES = 0.2, 20 * 1024 * 1024
+PROVED_MS = 150
 IMPORT_LINE = re.compile(r"import time:\s+(\d+) \|\s+(\d+) \| (\s*)([\w.]+)")
 
 
@@ -99,7 +102,10 @@ def watch(workspace: Workspace, name: str) -> dict[str, Any]:
 
 
 def own_seconds(workspace: Workspace, name: str) -> tuple[float, str]:
-    """Least own time of three imports, in seconds of the package's own modules alone, and the slowest of those."""
+    """Least own time of three imports, in seconds of the package's own modules alone, and the slowest of those.
+
+    Only the share of time in which the process had a processor counts: on a busy machine the rest is its neighbours'.
+    """
     takes = []
     for _ in range(3):
         ran = workspace.run(
@@ -108,7 +114,8 @@ def own_seconds(workspace: Workspace, name: str) -> tuple[float, str]:
         times = {match[4]: int(match[1]) / 1e6 for match in IMPORT_LINE.finditer(ran.output)}
         own = {module: seconds for module, seconds in times.items() if module == name or module.startswith(f"{name}.")}
         if own:
-            takes.append((sum(own.values()), max(own, key=lambda module: own[module])))
+            ran_share = min(1.0, (ran.user_s + ran.sys_s) / ran.seconds) if ran.seconds else 1.0
+            takes.append((sum(own.values()) * ran_share, max(own, key=lambda module: own[module])))
     return min(takes) if takes else (0.0, "")
 
 
@@ -148,14 +155,17 @@ def broken_import(workspace: Workspace, one: Distribution, name: str, tree: Sour
 
 
 TIMED = """python - <<'EOF'
-import re, subprocess, sys
+import re, resource, subprocess, sys, time
 command = [sys.executable, "-I", "-X", "importtime", "-c", "import {name}"]
 takes = []
 for _ in range(3):
+    used, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     said = subprocess.run(command, capture_output=True, text=True).stderr
+    wall, now = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    on_a_processor = min(1, (now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime) / wall)
     times = re.findall(r"import time:\\s+(\\d+) \\|\\s+\\d+ \\|\\s+([\\w.]+)", said)
     own = [int(us) for us, module in times if module == "{name}" or module.startswith("{name}.")]
-    takes.append(sum(own) / 1000)
+    takes.append(sum(own) / 1000 * on_a_processor)
 print(f"own import time: {{min(takes):.0f}} ms")
 sys.exit(min(takes) > {limit_ms})
 EOF"""
@@ -213,8 +223,8 @@ def slow_import(name: str, ms: float, kept: str, place: Place) -> Candidate:
         severity=Severity.MEDIUM,
         places=(place,),
         reproduction=Reproduction(
-            command=TIMED.format(name=name, limit_ms=int(OWN_SECONDS * 1000)),
-            expected=f"at most {OWN_SECONDS * 1000:.0f} ms",
+            command=TIMED.format(name=name, limit_ms=PROVED_MS),
+            expected=f"at most {PROVED_MS} ms",
             observed=f"{ms:.0f} ms",
             symptom=Symptom(exit=1, contains=("own import time",)),
         ),

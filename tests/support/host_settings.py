@@ -20,6 +20,7 @@ def isolated(folder: Path) -> dict[str, str]:
         "LAMPLIGHTER_DATA": str(folder / "data"),
         "LAMPLIGHTER_HOST_LOCK": str(folder / "host.lock"),
         "LAMPLIGHTER_MACHINE": f"test-{abs(hash(str(folder))) % 10**8}",
+        "LAMPLIGHTER_MEASURE_PATIENCE_S": "0",
     }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.sandbox.contract import BoxOrder, Role
+from orchestrator.sandbox.contract import BoxOrder, Patience, Role
 from orchestrator.sandbox.limits import configured
 from orchestrator.sandbox.workspace import BoxWorkspace
 from review_agents import probes
@@ -65,7 +65,8 @@ class Reviewed:
             probe = next(probe for probe in probes.ALL if probe.name == name)
             box = self._open()
             try:
-                result = probes.run_probe(probe, BoxWorkspace(box), self.repo, self.prepared)
+                workspace = BoxWorkspace(box, patience=Patience(0))
+                result = probes.run_probe(probe, workspace, self.repo, self.prepared)
             finally:
                 box.destroy()
             assert not result.reason.startswith("our bug"), result.log
