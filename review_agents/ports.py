@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from review_agents.records import Environment, Measurement, Network, Ran, Record
+from review_agents.records import Answer, Environment, Measurement, Network, Question, Ran, Record
 
 
 class Match(Protocol):
@@ -180,3 +180,52 @@ class Node(Protocol):
     def health(self) -> NodeHealth:
         """Ask now, within a few seconds. Never raises for what the node does."""
         ...
+
+
+# Models ----------------------------------------------------------------------------------
+
+
+class Ability(Record):
+    """What a model's endpoint can do, found out by asking it."""
+
+    model: str  # as the endpoint names it
+    node: str  # its address, without credentials
+    native_tools: bool  # tool calls are understood; otherwise they are written in the text
+    context_tokens: int | None = None  # prompt and answer together; None: the endpoint does not say
+
+
+class ChatModel(Protocol):
+    """A model behind some endpoint, or something that plays one."""
+
+    def ability(self, *, cancelled: Callable[[], bool]) -> Ability:
+        """Asked once before a conversation begins. Raises `NodeAway`, `NodeRefused`, `Stopped`."""
+        ...
+
+    def ask(self, question: Question, *, cancelled: Callable[[], bool]) -> Answer:
+        """One turn. Raises `Stopped` when cancelled; `NodeAway`, `NodeRefused`, `ContextOverflow`, `BrokenAnswer`."""
+        ...
+
+
+class NodeAway(RuntimeError):
+    """The node does not answer, still loads, or is busy with something else: the same request may work later."""
+
+
+class NodeRefused(RuntimeError):
+    """The node will not serve this, now or later: a wrong key, an unknown model, a request that it takes for wrong."""
+
+
+class ContextOverflow(RuntimeError):
+    """The conversation and its answer do not fit. Counts are the server's, None where it gave none."""
+
+    def __init__(self, message: str, *, prompt_tokens: int | None = None, context_tokens: int | None = None):
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.context_tokens = context_tokens
+
+
+class BrokenAnswer(RuntimeError):
+    """The server failed on what the model wrote, for example on a tool call that it could not read."""
+
+
+class WorkspaceReset(RuntimeError):
+    """The container died under a command and a fresh one took its place: files written in it are gone."""

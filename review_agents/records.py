@@ -27,6 +27,7 @@ class RepoSettings(Record):
     test: tuple[str, ...] = ()  # shell commands that replace the detected test command
     benchmark: dict[str, str] = Field(default_factory=dict)  # name -> shell command
     focuses: tuple[str, ...] = ()
+    flavour: str = ""  # production, research, performance or personal; empty: told from the files
     budget_minutes: int | None = None
     ignores: tuple[dict[str, str], ...] = ()  # each may have kind, rule, path, reason
 
@@ -188,6 +189,14 @@ class Source(StrEnum):
     AGENT = "agent"
 
 
+class Effort(StrEnum):
+    """How much work a repair looks like."""
+
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+
+
 class Candidate(Record):
     """A claim as a probe or an agent makes it, before code has proved and filed it."""
 
@@ -202,6 +211,8 @@ class Candidate(Record):
     shape: str = ""  # exception type and message with numbers, paths, quotes, addresses replaced
     focus: str = ""
     source: Source = Source.PROBE
+    severity_reason: str = ""  # agents give one
+    effort: Effort | None = None
 
 
 class VerificationState(StrEnum):
@@ -338,3 +349,136 @@ class ProbeResult(Record):
         if self.state is ProbeState.COULD_NOT_RUN and not self.reason:
             raise ValueError(f"probe {self.probe} could not run and gives no reason")
         return self
+
+
+# Conversations ---------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class ToolCall(Record):
+    id: str
+    name: str
+    arguments: str  # a JSON object as text; what a model wrote may be anything
+
+
+class Message(Record):
+    """One message of a conversation with a model."""
+
+    role: Role
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()  # of an assistant
+    call_id: str = ""  # of a tool's result: the call that it answers
+    name: str = ""  # of a tool's result: the tool
+
+
+class Tool(Record):
+    """A tool on offer, as models are told."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]  # JSON schema
+
+
+class Question(Record):
+    """One request to a model."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()  # empty: the request names no tools at all
+    max_tokens: int = Field(ge=1)
+    seed: int = 0
+    conversation: str = ""  # whose turn it is, for example focus:security; for recordings and logs
+
+
+class Usage(Record):
+    """Tokens and seconds as the server counted them; seconds that it did not say are ours."""
+
+    prompt: int = 0  # cached ones included
+    cached: int = 0
+    completion: int = 0
+    seconds: float = 0.0  # wall, as the client saw it
+    prompt_s: float = 0.0  # reading what was new
+    completion_s: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(**{name: getattr(self, name) + getattr(other, name) for name in Usage.model_fields})
+
+
+class AnswerEnd(StrEnum):
+    STOP = "stop"
+    CALLS = "tool_calls"
+    LENGTH = "length"  # max_tokens were spent
+    LOOP = "loop"  # the client ended a text that repeated itself
+
+
+class Answer(Record):
+    """What a model gave, as it gave it."""
+
+    text: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    thought: str = ""  # reasoning that the server set apart; never sent back
+    end: AnswerEnd = AnswerEnd.STOP
+    usage: Usage = Usage()
+
+
+class EntryKind(StrEnum):
+    OPENED = "opened"  # `history` is what the conversation begins with, `note` the protocol
+    ASKED = "asked"  # `answer` is what came back; says nothing about the history
+    SAID = "said"  # `message` was appended to the history
+    CUT = "cut"  # `history` took the place of the whole history
+    NOTED = "noted"  # `note` is for readers: a call that was refused, why it ended
+
+
+class Entry(Record):
+    """One thing that happened in a conversation. All in order are the transcript, whole and replayable."""
+
+    kind: EntryKind
+    message: Message | None = None
+    answer: Answer | None = None
+    history: tuple[Message, ...] = ()
+    note: str = ""
+
+
+class FocusState(StrEnum):
+    """How an agent's step ended. Only FINISHED looked everywhere it meant to."""
+
+    FINISHED = "finished"  # it said so itself
+    OUT_OF_BUDGET = "out_of_budget"
+    STUCK = "stuck"  # repeated itself, or gave nothing that could be carried out
+    PRODUCED_NOTHING = "produced_nothing"  # ended without a finding and without a report: an error, not a clean bill
+    NODE_FAILED = "node_failed"  # the node refused it, or stayed away too long
+    NOT_RUN = "not_run"  # there was no budget left to begin
+
+
+class Report(Record):
+    """What an agent says at its end, beside its findings."""
+
+    summary: str = ""
+    strengths: tuple[str, ...] = ()
+    weaknesses: tuple[str, ...] = ()
+    scores: dict[str, float] = Field(default_factory=dict)  # 1 to 10
+    not_looked_at: tuple[str, ...] = ()
+    recommendation: str = ""
+
+
+class FocusResult(Record):
+    """What one focus brought."""
+
+    focus: str
+    state: FocusState
+    reason: str = ""
+    report: Report | None = None
+    candidates: tuple[Candidate, ...] = ()
+    usage: Usage = Usage()
+    turns: int = 0
+    malformed: int = 0  # answers that could not be carried out as they were
+    model: str = ""
+    node: str = ""
+    protocol: str = ""  # native or text

@@ -103,8 +103,7 @@ class SourceTree:
         """Qualified name of the function, class or variable around a line of a Python file."""
         if line is None or not path.endswith(".py"):
             return ""
-        tree = parsed(self.text(path))
-        return ".".join(_around(tree.body, line)) if tree else ""
+        return around_line(self.text(path), line)
 
     def line_of(self, path: str, *texts: str) -> int | None:
         """The first line that holds all the texts."""
@@ -114,12 +113,21 @@ class SourceTree:
         return None
 
 
-def _around(body: Iterable[ast.stmt], line: int) -> list[str]:
+def around_line(text: str, line: int, *, with_locals: bool = True) -> str:
+    """Qualified name of what surrounds a line of a Python file; "" at module level, and where it cannot be parsed."""
+    tree = parsed(text)
+    return ".".join(_around(tree.body, line, with_locals=with_locals)) if tree else ""
+
+
+def _around(body: Iterable[ast.stmt], line: int, *, with_locals: bool = True, inside: bool = False) -> list[str]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             if first <= line <= (node.end_lineno or node.lineno):
-                return [node.name, *_around(node.body, line)]
+                local = inside or not isinstance(node, ast.ClassDef)
+                return [node.name, *_around(node.body, line, with_locals=with_locals, inside=local)]
+        elif inside and not with_locals:
+            continue
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.lineno <= line <= (node.end_lineno or node.lineno):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             return [target.id for target in targets[:1] if isinstance(target, ast.Name)]

@@ -1,0 +1,182 @@
+"""From what an agent records to a candidate: checked by code, placed by code, and only then stored."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from review_agents.identity import clean_path, fingerprints_of
+from review_agents.probes.source_tree import around_line
+from review_agents.records import Candidate, Environment, Place, Reproduction, Source, Symptom
+from review_agents.rules import RULES, fits
+from review_agents.tools import RecordFinding
+
+ReadSource = Callable[[str], str | None]  # a tracked file's text at the commit; None: no such file
+NEAR_LINES = 3  # of a file, shown when a quote is not in it
+TIMEOUT_S = 120.0
+
+
+class Refused(ValueError):
+    """Why a finding is not stored, in words for the agent."""
+
+
+def candidate_of(asked: RecordFinding, *, focus: str, source: ReadSource, control: str | None) -> Candidate:
+    """The candidate that the agent means. Raises `Refused`.
+
+    `control` is used when the agent gave none.
+    """
+    if not fits(asked.kind, asked.rule):
+        raise Refused(f"rule {asked.rule} is not one of kind {asked.kind}: choose from {', '.join(RULES[asked.kind])}.")
+    asked_places = [(asked.file, asked.quote), *((one.file, one.quote) for one in asked.more_places)]
+    places = tuple(place_of(file, quote, source) for file, quote in asked_places)
+    return Candidate(
+        kind=asked.kind,
+        rule=asked.rule,
+        title=" ".join(asked.title.split()),
+        description=asked.experience.strip(),
+        severity=asked.severity,
+        severity_reason=" ".join(asked.severity_reason.split()),
+        effort=asked.effort,
+        places=tuple(dict.fromkeys(places)),
+        reproduction=None if asked.opinion else reproduction_of(asked, control),
+        opinion=asked.opinion,
+        focus=focus,
+        source=Source.AGENT,
+    )
+
+
+def reproduction_of(asked: RecordFinding, control: str | None) -> Reproduction:
+    texts = tuple(text for text in asked.output_contains if text.strip())
+    if not asked.command.strip():
+        raise Refused("there is no command that shows it. Give one, or set opinion if no script can show it.")
+    if not texts:
+        raise Refused(
+            "output_contains is empty. Give a text that the script prints when the fault is there, "
+            "best the wrong value itself."
+        )
+    if any(len("".join(text.split())) < 2 for text in texts):
+        raise Refused("a text of output_contains is too short to tell anything. Have the script print a clear line.")
+    return Reproduction(
+        command=asked.command,
+        expected=asked.expected or "not what output_contains says",
+        observed=asked.observed or "; ".join(texts),
+        environment=asked.environment,
+        control=asked.control.strip() or (control if asked.environment is not Environment.NONE else None),
+        symptom=Symptom(contains=texts, exit=asked.exit_status),
+        timeout_s=TIMEOUT_S,
+    )
+
+
+# Places ------------------------------------------------------------------------------------
+
+
+def place_of(file: str, quote: str, source: ReadSource) -> Place:
+    """The place of a quote, its line and symbol found by code. Raises `Refused` when it is not there."""
+    path = clean_path(file)
+    text = source(path)
+    if text is None:
+        raise Refused(f"there is no file {path!r} in the reviewed commit. Name a tracked file, relative to its root.")
+    found = line_of(quote, text)
+    if found is None:
+        near = "\n".join(nearest(quote, text))
+        hint = f" The nearest lines are:\n{near}" if near else ""
+        raise Refused(f"the quote is not in {path}. Copy one line exactly as it stands there.{hint}")
+    line, shown = found
+    return Place(file=path, line=line, symbol=symbol_at(path, text, line), quote=shown)
+
+
+def line_of(quote: str, text: str) -> tuple[int, str] | None:
+    """Where a quote stands, white space folded: its first line's number, and that line as in the file."""
+    wanted = [" ".join(line.split()) for line in quote.strip().splitlines() if line.strip()]
+    if not wanted:
+        return None
+    lines = text.splitlines()
+    folded = [" ".join(line.split()) for line in lines]
+    for at, line in enumerate(folded):
+        if wanted[0] in line:
+            after = [text for text in folded[at + 1 :] if text][: len(wanted) - 1]
+            if len(after) == len(wanted) - 1 and all(map(str.__contains__, after, wanted[1:])):
+                return at + 1, lines[at].strip()
+    whole = " ".join(wanted)  # a sentence that runs over lines
+    position = " ".join(line for line in folded if line).find(whole) if len(whole) >= 12 else -1
+    if position < 0:
+        return None
+    counted = 0
+    for at, line in enumerate(folded):
+        counted += len(line) + (1 if line else 0)
+        if counted > position:
+            return at + 1, lines[at].strip()
+    return None
+
+
+def nearest(quote: str, text: str) -> list[str]:
+    """Lines that share most words with the quote."""
+    words = set(quote.split())
+    scored = [(len(words & set(line.split())), -at, line) for at, line in enumerate(text.splitlines()) if line.strip()]
+    best = sorted((one for one in scored if one[0]), reverse=True)[:NEAR_LINES]
+    return [f"{-at + 1}: {line.strip()[:200]}" for _, at, line in best]
+
+
+def symbol_at(path: str, text: str, line: int) -> str:
+    """Qualified name around the line; in texts the headings above it."""
+    if path.endswith((".py", ".pyi")):
+        return around_line(text, line, with_locals=False)  # another line of the function is the same place
+    if path.lower().endswith((".md", ".markdown", ".rst", ".txt")):
+        return headings_above(text, line)
+    return ""
+
+
+def headings_above(text: str, line: int) -> str:
+    """The path of Markdown or underlined headings above a line."""
+    path: dict[int, str] = {}
+    lines = text.splitlines()[:line]
+    fenced = False
+    for at, one in enumerate(lines):
+        if one.lstrip().startswith(("```", "~~~")):
+            fenced = not fenced
+        if fenced:
+            continue
+        stripped = one.strip()
+        level = len(one) - len(one.lstrip("#"))
+        if 0 < level <= 6 and one[level : level + 1] == " ":
+            path = {depth: title for depth, title in path.items() if depth < level} | {level: one[level:].strip(" #")}
+        elif at and stripped and len(set(stripped)) == 1 and stripped[0] in "=-~^" and len(stripped) >= 3:
+            title, level = lines[at - 1].strip(), "=-~^".index(stripped[0]) + 1
+            if title and not title.startswith("|"):
+                path = {depth: kept for depth, kept in path.items() if depth < level} | {level: title}
+    return " / ".join(path[level] for level in sorted(path))
+
+
+# Told before ---------------------------------------------------------------------------------
+
+
+def repeated(candidate: Candidate, known: Iterable[Candidate]) -> Candidate | None:
+    """What was claimed before and is the same: a fingerprint in common, or the same kind at the same symbol."""
+    mine = fingerprints_of(candidate)
+    place = candidate.places[0]
+    for other in known:
+        if mine & fingerprints_of(other):
+            return other
+        near = any(
+            one.file == place.file and (one.symbol or one.line) == (place.symbol or place.line) for one in other.places
+        )
+        if near and other.kind is candidate.kind and similar(candidate.title, other.title):
+            return other
+    return None
+
+
+def similar(one: str, other: str) -> bool:
+    """Whether two titles share half of their telling words."""
+    mine, theirs = telling(one), telling(other)
+    return bool(mine and theirs) and len(mine & theirs) * 2 >= min(len(mine), len(theirs))
+
+
+def telling(title: str) -> set[str]:
+    return {word.strip(".,:;()`'\"").lower() for word in title.split() if len(word) > 3}
+
+
+def in_a_line(candidate: Candidate) -> str:
+    place = candidate.places[0]
+    where = f"{place.file}:{place.line}" if place.line else place.file
+    return f"[{candidate.kind}, {candidate.severity}] {candidate.title} ({where})"
+
+
+def listed(candidates: Sequence[Candidate]) -> list[str]:
+    return [in_a_line(candidate) for candidate in candidates]

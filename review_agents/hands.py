@@ -1,0 +1,127 @@
+"""Carrying out an agent's calls on its workspace, and keeping whole outputs so that it can read any part of them."""
+
+import re
+from collections import OrderedDict
+
+from review_agents.ports import CommandFailed, NoSuchFile, Workspace, WorkspaceReset
+from review_agents.records import Measurement, Ran
+from review_agents.tools import Arguments, Measure, Read, Run, Search, Write
+from review_agents.visible import cut, quoted
+
+KEPT_CHARS = 16 << 20  # of outputs in all; the oldest go first
+SEARCH_LINES = 80
+LINE_CHARS = 400
+OUTPUT = re.compile(r"output:(\d+)")
+
+
+class Hands:
+    """`mark` surrounds all that comes out of the container."""
+
+    def __init__(self, workspace: Workspace, *, mark: str, longest_s: float):
+        self._workspace = workspace
+        self._mark = mark
+        self._longest_s = longest_s
+        self._outputs: OrderedDict[int, str] = OrderedDict()
+        self._kept = 0
+
+    def do(self, arguments: Arguments, number: int) -> str:
+        """The result as the model sees it. `number` names its whole output."""
+        try:
+            match arguments:
+                case Run():
+                    return self._run(arguments, number)
+                case Read():
+                    return self._read(arguments)
+                case Search():
+                    return self._search(arguments, number)
+                case Write():
+                    self._workspace.write(arguments.path, arguments.text)
+                    return f"Written: {len(arguments.text)} characters."
+                case Measure():
+                    return self._measure(arguments)
+        except NoSuchFile as error:
+            return f"There is no such file: {error}"
+        except WorkspaceReset as error:
+            return f"{error}. Files that you wrote are gone."
+        except (ValueError, PermissionError, IsADirectoryError) as error:
+            return f"That cannot be done: {error}"
+        raise AssertionError(f"no hand for {type(arguments).__name__}")
+
+    def _run(self, asked: Run, number: int) -> str:
+        timeout_s = min(asked.timeout_s, self._longest_s)
+        ran = self._workspace.run(asked.command, environment=asked.environment, timeout_s=timeout_s)
+        self._keep(number, ran.output)
+        return f"{ending(ran)}\n{self._shown(ran.output, number)}"
+
+    def _shown(self, output: str, number: int) -> str:
+        if not output.strip():
+            return "It printed nothing."
+        advice = f"; read output:{number} with from_line shows them"
+        return quoted(cut(output, advice=advice), mark=self._mark, label=f"output:{number}")
+
+    def _read(self, asked: Read) -> str:
+        kept = OUTPUT.fullmatch(asked.path.strip())
+        if kept:
+            text = self._outputs.get(int(kept[1]))
+            if text is None:
+                return f"The output of call {kept[1]} is not kept (any more). Run the command again."
+        else:
+            text = self._workspace.read(asked.path)
+        lines = text.splitlines()
+        first = asked.from_line
+        part = [
+            f"{first + at}: {line[:LINE_CHARS]}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])
+        ]
+        if not part:
+            return f"{asked.path} has {len(lines)} lines; there is none from {first} on."
+        last = first + len(part) - 1
+        shown = quoted(
+            cut("\n".join(part)), mark=self._mark, label=f"{asked.path} lines {first}-{last} of {len(lines)}"
+        )
+        return shown if last >= len(lines) else f"{shown}\nMore from line {last + 1} on."
+
+    def _search(self, asked: Search, number: int) -> str:
+        found = self._workspace.search(asked.pattern, folder=asked.folder)
+        if not found:
+            return "No line matches."
+        lines = [f"{one.file}:{one.line}: {one.text.strip()[:LINE_CHARS]}" for one in found]
+        self._keep(number, "\n".join(lines))
+        more = (
+            f"\n{len(lines) - SEARCH_LINES} more lines match; output:{number} has them."
+            if len(lines) > SEARCH_LINES
+            else ""
+        )
+        return quoted(cut("\n".join(lines[:SEARCH_LINES])), mark=self._mark, label=f"{len(lines)} lines") + more
+
+    def _measure(self, asked: Measure) -> str:
+        try:
+            measured = self._workspace.measure(
+                asked.name,
+                asked.command,
+                sessions=asked.sessions,
+                environment=asked.environment,
+                timeout_s=self._longest_s,
+            )
+        except CommandFailed as error:
+            return (
+                f"It was not timed, because it did not succeed: {ending(error.ran)}\n{self._shown(error.ran.output, 0)}"
+            )
+        return in_words(measured)
+
+    def _keep(self, number: int, text: str) -> None:
+        self._outputs[number] = text
+        self._kept += len(text)
+        while self._kept > KEPT_CHARS and len(self._outputs) > 1:
+            self._kept -= len(self._outputs.popitem(last=False)[1])
+
+
+def ending(ran: Ran) -> str:
+    return f"{ran.ending[:1].upper()}{ran.ending[1:]}, {ran.seconds:.2f} s."
+
+
+def in_words(measured: Measurement) -> str:
+    if measured.median is None:
+        return "Every session was disturbed by other work on the machine, so there is no number."
+    spread = f", spread {measured.spread:.1%}" if measured.spread is not None else ""
+    void = f", {measured.contaminated} sessions void" if measured.contaminated else ""
+    return f"Median {measured.median:.4g} {measured.unit} over {len(measured.samples)} fresh processes{spread}{void}."

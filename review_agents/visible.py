@@ -1,0 +1,53 @@
+"""Foreign text made safe to show to a model: nothing invisible, nothing that ends a quotation or opens a turn.
+
+What a repo says reaches a model between two marks that nobody outside can know. Inside, terminal codes, zero-width
+and bidirectional characters come out as names, and words that chat templates treat as control tokens are spelled with
+other brackets. Nothing is taken away, so an attack can be read, quoted and reported.
+"""
+
+import re
+
+UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL", 0x200B: "ZWSP", 0x202E: "RLO"}
+# Control tokens and tags of the usual chat templates, whatever their letters' case.
+CONTROL = re.compile(
+    r"<(\|[A-Za-z0-9_/ .:-]{1,60}\|)>"
+    r"|<(/?(?:s|tool_call|tool_response|tool_result|tools|function|function_call|parameter|think|thinking|system|assistant"
+    r"|user|start_of_turn|end_of_turn|bos|eos)(?:=[^<>\n]{0,80})?)>"
+    r"|\[(/?INST|/?SYS|TOOL_CALLS|/?TOOL_RESULTS|/?AVAILABLE_TOOLS)\]"
+    r"|<<(/?SYS)>>"
+    r"|<(｜[^<>\n]{1,60}｜)>",
+    re.IGNORECASE,
+)
+OUTPUT_CHARS = 10_000  # of one tool result that a model sees
+
+
+def visible(text: str) -> str:
+    """The text with each unseen character replaced by its name or number."""
+    text = text.replace("\r\n", "\n")
+    if text.isascii() and text.isprintable():
+        return text
+    return UNSEEN.sub(lambda found: f"⟨{NAMES.get(ord(found[0]), f'U+{ord(found[0]):04X}')}⟩", text)
+
+
+def defanged(text: str) -> str:
+    """Visible, and without anything that a chat template could take for its own."""
+    return CONTROL.sub(lambda found: f"‹{next(part for part in found.groups() if part is not None)}›", visible(text))
+
+
+def quoted(text: str, *, mark: str, label: str) -> str:
+    """Foreign text between marks. Inside, the mark itself cannot occur."""
+    inside = defanged(text).replace(mark, "[mark]")
+    label = " ".join(defanged(label).replace(mark, "[mark]").split())[:200]
+    return f"<<<{mark} {label}\n{inside}\n{mark}>>>"
+
+
+def cut(text: str, *, most: int = OUTPUT_CHARS, advice: str = "") -> str:
+    """Head and tail of a long text, the gap in words."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out here{advice} ...]\n{text[-half:]}"
