@@ -2,9 +2,9 @@
 
     python -m tests.support.tiny_worker DATA [STEP WHEN]
 
-With STEP (the beginning of its name) it stops there, WHEN being `before` its work, `after` it (nothing of the step
-is written yet), or `ended` (the step's row is done); it then writes DATA/held and waits to be killed. A second
-worker on the same DATA finds that file and goes on. Boxes are bubblewrap's.
+With STEP (the beginning of its name) it stops there, WHEN being `before` its work, `box` (with its first box open),
+`after` its work (nothing of the step is written yet), or `ended` (the step's row is done); it then writes DATA/held
+and waits to be killed. A second worker on the same DATA finds that file and goes on.
 """
 
 import sys
@@ -39,7 +39,13 @@ def build(settings: Settings, **more: Any) -> Workshop:
 
 def hold_up(held: Path, step: str, when: str) -> None:
     """Make every step of that name wait for ever, once."""
-    do_step = Job.step
+    do_step, open_box = Job.step, StepRun.open
+
+    def open_and_wait(run: StepRun, **order: Any) -> Any:
+        box = open_box(run, **order)
+        if run.name.startswith(step) and not held.exists():
+            wait(held)
+        return box
 
     def step_with_pauses(self: Job, name: str, work: Callable[[StepRun], Outcome], *, redo: bool = False) -> Any:
         here = name.startswith(step) and not held.exists()
@@ -58,6 +64,8 @@ def hold_up(held: Path, step: str, when: str) -> None:
         return result
 
     Job.step = step_with_pauses  # type: ignore[method-assign]
+    if when == "box":
+        StepRun.open = open_and_wait  # type: ignore[method-assign]
 
 
 def wait(held: Path) -> None:

@@ -22,7 +22,9 @@ from orchestrator.settings import Settings
 from orchestrator.store import migrate
 from tests.support import tiny
 from tests.support.boxes import bubblewrap, git
+from tests.support.docker_engine import Engine, docker_engine
 from tests.support.redis import RedisServer, redis_server  # noqa: F401
+from tests.support.standin_images import ensure_sandbox_image
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +36,7 @@ class Service:
     settings: Settings
     shop: Workshop
     repo: Path
+    engine: Engine | None = None  # where the boxes are Docker's
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
@@ -43,6 +46,9 @@ class Service:
             "LAMPLIGHTER_MACHINE": self.settings.machine,
             "LAMPLIGHTER_BROKER_URL": self.settings.broker_url,
             "LAMPLIGHTER_LEASE_S": str(self.settings.lease_s),
+            "LAMPLIGHTER_SANDBOX": self.settings.sandbox,
+            "LAMPLIGHTER_SANDBOX_IMAGE": self.settings.sandbox_image,
+            "LAMPLIGHTER_DOCKER_URL": self.settings.docker_url,
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -81,8 +87,12 @@ class Service:
         process.wait()
 
     def boxes(self) -> list[str]:
-        """What is left of this instance's boxes: processes and volumes."""
+        """What is left of this instance's boxes: processes, containers and volumes."""
         instance = (self.settings.data / "instance").read_text().strip()
+        if self.engine is not None:
+            ours = ("--filter", f"label=lamplighter.instance={instance}")
+            lists = (("ps", "--all", "--format", "{{.Names}}"), ("volume", "ls", "--format", "{{.Name}}"))
+            return [name for words in lists for name in self.engine.command(*words, *ours).split()]
         found = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
         running = [line for line in found.splitlines() if f"lamplighter.{instance}." in line]
         return running + [path.name for path in (self.settings.data / "sandbox" / "volumes").glob("*")]
@@ -112,13 +122,29 @@ def embedded(tmp_path: Path) -> Iterator[Service]:
     yield from running(tmp_path, "")
 
 
-def running(folder: Path, broker: str) -> Iterator[Service]:
-    settings = Settings(
-        data=folder / "data", host_lock=folder / "host.lock", machine=folder.name[-40:], broker_url=broker
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with docker_engine(tmp_path_factory.mktemp("engine")) as engine:  # a short path: its sockets lie there
+        yield engine
+
+
+@pytest.fixture
+def with_docker(engine: Engine, tmp_path: Path) -> Iterator[Service]:
+    """On the queue of files, with boxes on an engine."""
+    yield from running(tmp_path, "", engine)
+
+
+def running(folder: Path, broker: str, engine: Engine | None = None) -> Iterator[Service]:
+    boxes = (
+        {"sandbox": "docker", "docker_url": engine.url, "sandbox_image": ensure_sandbox_image(engine)} if engine else {}
     )
-    bubblewrap(settings)  # skips, loudly, where it does not work
+    settings = Settings(
+        data=folder / "data", host_lock=folder / "host.lock", machine=folder.name[-40:], broker_url=broker, **boxes
+    )
+    if engine is None:
+        bubblewrap(settings)  # skips, loudly, where it does not work
     migrate.upgrade(settings.database)
-    service = Service(settings, wiring.service(settings), tiny_repo(folder / "repo"))
+    service = Service(settings, wiring.service(settings), tiny_repo(folder / "repo"), engine)
     yield service
     for process in service.processes:
         if process.poll() is None:

@@ -54,6 +54,19 @@ def test_a_worker_killed_in_a_step_is_succeeded_by_one_that_goes_on_there(servic
     assert all(name.startswith(step) for name in repeated), repeated
 
 
+@pytest.mark.docker
+@pytest.mark.parametrize("step", ["prepare", "probe:greets"])
+def test_a_worker_killed_over_docker_leaves_no_container(with_docker: Service, step: str) -> None:
+    """A container does not die with the process that asked for it, unlike a box of bubblewrap."""
+    review_id = with_docker.submit()
+    first = with_docker.start(step, "box")
+    with_docker.held_up()
+    assert any(str(review_id) in name for name in with_docker.boxes())
+    with_docker.kill(first)
+    with_docker.start()
+    whole(with_docker, with_docker.ended(review_id, 120))
+
+
 def test_a_child_that_is_killed_alone_is_replaced_and_the_review_goes_on(service: Service) -> None:
     """As by the kernel when memory runs out."""
     review_id = service.submit()
