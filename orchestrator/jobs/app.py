@@ -211,12 +211,13 @@ class Here(Scheduler):
 
 class Once(Beat):
     """Celery's beat, ended by the first signal. A Ctrl-C reaches the whole group and `up` then ends its children, so a
-    second signal comes while the interpreter leaves, where Celery's handler would end in a traceback."""
+    second signal comes while the interpreter leaves, where Celery's handler would end in a traceback. (So would
+    SIG_IGN for one that has arrived and waits for its handler: Python complains that it was taken away.)"""
 
     def install_sync_handler(self, service: Service) -> None:
         def end(number: int, frame: FrameType | None) -> None:
             for known in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(known, signal.SIG_IGN)
+                signal.signal(known, lambda number, frame: None)
             service.sync()
             raise SystemExit
 
