@@ -1,0 +1,138 @@
+"""The chat wire of OpenAI-compatible servers: our records out, their JSON and streams in.
+
+Servers differ in what they send beside the standard; what is read here of theirs: llama-server's and our node's
+`timings`, vLLM's and OpenAI's `usage.prompt_tokens_details`, `reasoning_content` and vLLM's `reasoning`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from review_agents.records import Answer, AnswerEnd, Message, Question, Role, ToolCall, Usage
+
+ENDS = {"length": AnswerEnd.LENGTH, "tool_calls": AnswerEnd.CALLS, "function_call": AnswerEnd.CALLS}
+
+
+def body_of(question: Question, *, model: str, temperature: float | None) -> dict[str, Any]:
+    """The request. `max_tokens` always stands in it, tools only where there are some: an empty list is refused."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [message_out(message) for message in question.messages],
+        "max_tokens": question.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "seed": question.seed,
+    }
+    if temperature is not None:
+        body["temperature"] = temperature
+    if question.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+            }
+            for tool in question.tools
+        ]
+    return body
+
+
+def message_out(message: Message) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": str(message.role), "content": sendable(message.text)}
+    if message.role is Role.TOOL:
+        out |= {"tool_call_id": message.call_id, "name": message.name}
+    if message.calls:
+        out["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": sendable(call.arguments)}}
+            for call in message.calls
+        ]
+    return out
+
+
+def sendable(text: str) -> str:
+    """Without half characters, which no server can read."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+class Assembly:
+    """An answer put together from the pieces of a stream."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.thought: list[str] = []
+        self.finish = ""
+        self.model = ""
+        self.failed = ""  # an error in the middle of a stream
+        self.chars = 0
+        self._calls: dict[int, dict[str, str]] = {}
+        self._usage: Mapping[str, Any] = {}
+        self._timings: Mapping[str, Any] = {}
+
+    def take(self, piece: Mapping[str, Any]) -> None:
+        """One event; also a whole answer, from servers that do not stream."""
+        if error := piece.get("error"):
+            self.failed = str(error.get("message", error) if isinstance(error, Mapping) else error)
+            return
+        self.model = str(piece.get("model") or self.model)
+        if isinstance(piece.get("usage"), Mapping):
+            self._usage = piece["usage"]
+        if isinstance(piece.get("timings"), Mapping):
+            self._timings = piece["timings"]
+        for choice in piece.get("choices") or ():
+            self.finish = str(choice.get("finish_reason") or self.finish)
+            self._delta(choice.get("delta") or choice.get("message") or {})
+
+    def _delta(self, delta: Mapping[str, Any]) -> None:
+        if isinstance(content := delta.get("content"), str):
+            self.text.append(content)
+            self.chars += len(content)
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str):
+            self.thought.append(thought)
+            self.chars += len(thought)
+        for at, piece in enumerate(delta.get("tool_calls") or ()):
+            call = self._calls.setdefault(int(piece.get("index", at)), {"id": "", "name": "", "arguments": ""})
+            call["id"] = str(piece.get("id") or call["id"])
+            function = piece.get("function") or {}
+            call["name"] = str(function.get("name") or call["name"])
+            arguments = function.get("arguments")
+            call["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+            self.chars += len(call["arguments"])
+
+    @property
+    def tail(self) -> str:
+        """The end of what was written so far."""
+        return "".join((self.text or self.thought)[-600:])
+
+    def answer(self, *, seconds: float, looped: bool = False) -> Answer:
+        calls = tuple(
+            ToolCall(id=one["id"], name=one["name"], arguments=one["arguments"])
+            for _, one in sorted(self._calls.items())
+        )
+        end = AnswerEnd.LOOP if looped else ENDS.get(self.finish, AnswerEnd.STOP)
+        if calls and end is AnswerEnd.STOP:
+            end = AnswerEnd.CALLS
+        return Answer(
+            text="".join(self.text), calls=calls, thought="".join(self.thought), end=end, usage=self.usage(seconds)
+        )
+
+    def usage(self, seconds: float) -> Usage:
+        usage, timings = self._usage, self._timings
+        prompt = number(usage.get("prompt_tokens"))
+        cached = number((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
+        if timings:
+            cached = cached or number(timings.get("cache_n"))
+            prompt = prompt or cached + number(timings.get("prompt_n"))
+        return Usage(
+            prompt=prompt,
+            cached=min(cached, prompt),
+            completion=number(usage.get("completion_tokens")) or number(timings.get("predicted_n")),
+            seconds=seconds,
+            prompt_s=float(timings.get("prompt_ms") or 0) / 1000,
+            completion_s=float(timings.get("predicted_ms") or 0) / 1000 or (0.0 if timings else seconds),
+            drafted=number(timings.get("draft_n")),
+            accepted=number(timings.get("draft_n_accepted")),
+        )
+
+
+def number(value: Any) -> int:
+    return int(value) if isinstance(value, int | float) and value > 0 else 0

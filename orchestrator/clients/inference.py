@@ -1,0 +1,337 @@
+"""A model behind any OpenAI-compatible server: our node, llama-server, llama-swap, vLLM.
+
+One request at a time, streamed, so that it can be ended at any moment and a text that runs in circles is cut short.
+What goes wrong comes out as one of the errors of `review_agents.ports`, told apart by whether the same request may
+work later, would fit if it were shorter, or never will.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import structlog
+
+from orchestrator.clients.chat_wire import Assembly, body_of
+from review_agents.ports import (
+    Ability,
+    BrokenAnswer,
+    ContextOverflow,
+    NodeAway,
+    NodeRefused,
+    Stopped,
+)
+from review_agents.records import Answer, Message, Question, Role, Tool
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+CONNECT_S = 10.0
+SILENCE_S = 1200.0  # a slow machine reads a long prompt for many minutes before its first word
+LOOK_EVERY_S = 0.25  # whether to stop
+TRIES = 4  # of a request that the node cannot take right now
+FIRST_PAUSE_S = 2.0  # doubles
+LONGEST_PAUSE_S = 30.0
+GONE_WITHIN_S = 15.0  # a cancelled request must have left the node by then
+LOOP_LOOK_CHARS = 2000  # how often a growing text is looked at
+BUSY = (429, 502, 503, 504)
+PROBE = Tool(
+    name="ready",
+    description="Say that you are ready.",
+    parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+)
+PROBE_TOKENS = 1024  # a thinking model thinks first
+# Servers say an overflow in many words; a limit on max_tokens or memory is none.
+OVERFLOW = re.compile(
+    r"exceed\w* (?:the )?(?:available |maximum |model'?s? )?context|context (?:length|size|window)[^.]{0,80}"
+    r"(?:exceed|too|larger|longer|only|is \d)|maximum context length|prompt (?:is )?too long|"
+    r"too (?:long|many tokens) for|exceed_context_size|context_length_exceeded|does not fit (?:into |in )?(?:the )?context|input is too long",
+    re.IGNORECASE,
+)
+
+
+class HttpChatModel:
+    """`tools` is auto (ask the endpoint), native or text. `repeats` says whether a text's end runs in circles."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str = "",
+        key: str = "",
+        *,
+        tools: str = "auto",
+        temperature: float | None = None,
+        repeats: Callable[[str], bool] = lambda text: False,
+        silence_s: float = SILENCE_S,
+        pause_s: float = FIRST_PAUSE_S,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ):
+        self._base = f"{url.rstrip('/').removesuffix('/v1')}"
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._tools = tools
+        self._temperature = temperature
+        self._repeats = repeats
+        self._silence_s = silence_s
+        self._pause_s = pause_s
+        self._transport = transport
+
+    # What it can do -----------------------------------------------------------------------------
+
+    def ability(self, *, cancelled: Callable[[], bool]) -> Ability:
+        """Asks for its models, and with one small question whether it understands tools."""
+        model, context = self._run(self._described(), cancelled)
+        self._model = self._model or model
+        native = self._tools == "native" or (self._tools == "auto" and self._calls_tools(cancelled))
+        return Ability(
+            model=self._model, node=without_credentials(self._base), native_tools=native, context_tokens=context
+        )
+
+    def _calls_tools(self, cancelled: Callable[[], bool]) -> bool:
+        """Whether a question with a tool is answered by a call of it. Also shows that the model really answers."""
+        question = Question(
+            messages=(Message(role=Role.USER, text="Call the tool `ready` with the word yes. Do nothing else."),),
+            tools=(PROBE,),
+            max_tokens=PROBE_TOKENS,
+            conversation="probe",
+        )
+        try:
+            answer = self.ask(question, cancelled=cancelled)
+        except (BrokenAnswer, ContextOverflow):
+            return False
+        except NodeRefused as error:
+            if re.search(r"tool|jinja|template|function", str(error), re.IGNORECASE):
+                return False
+            raise
+        return any(call.name == PROBE.name for call in answer.calls)
+
+    async def _described(self) -> tuple[str, int | None]:
+        """The name of the model (the first, unless one is asked for) and how many tokens fit."""
+        entries = await self._json("/v1/models")
+        models = [one for one in entries.get("data", []) if isinstance(one, Mapping)]
+        names = [str(one.get("id")) for one in models]
+        if self._model and names and self._model not in names:
+            log.warning("the endpoint does not list the model", model=self._model, listed=names[:10])
+        chosen = next((one for one in models if one.get("id") == self._model), models[0] if models else {})
+        found = first_number(chosen, "max_model_len", "context_length", "n_ctx", "context_window", "max_context_length")
+        if found is None:
+            for path, keys in (("/props", ("default_generation_settings",)), ("/stats", ("model",))):
+                inner: Any = await self._json(path, optional=True)
+                for key in keys:
+                    inner = inner.get(key) if isinstance(inner, Mapping) else None
+                if isinstance(inner, Mapping):
+                    found = first_number(inner, "n_ctx", "context", "max_context", "context_tokens")
+                if found is not None:
+                    break
+        return str(chosen.get("id", "")), found
+
+    async def _json(self, path: str, *, optional: bool = False) -> dict[str, Any]:
+        try:
+            async with self._client() as client:
+                reply = await client.get(f"{self._base}{path}", timeout=CONNECT_S)
+                if reply.status_code == 200:
+                    found = reply.json()
+                    return dict(found) if isinstance(found, Mapping) else {}
+        except (httpx.HTTPError, ValueError) as error:
+            if optional:
+                return {}
+            raise NodeAway(
+                f"the node at {without_credentials(self._base)} does not answer ({in_words(error)})"
+            ) from None
+        if optional:
+            return {}
+        raise self._problem(reply.status_code, reply.text)
+
+    # Asking ---------------------------------------------------------------------------------------
+
+    def ask(self, question: Question, *, cancelled: Callable[[], bool]) -> Answer:
+        """One turn, tried again with growing pauses while the node is away or busy."""
+        pause = self._pause_s
+        for attempt in range(1, TRIES + 1):
+            if cancelled():
+                raise Stopped
+            try:
+                return self._run(self._asked(question), cancelled)
+            except BrokenAnswer:
+                if attempt > 1:
+                    raise
+                question = question.model_copy(
+                    update={"seed": question.seed + 1}
+                )  # the same seed breaks in the same way
+            except NodeAway as error:
+                if attempt == TRIES:
+                    raise
+                log.info("the node cannot take the request now", reason=str(error), pause_s=pause)
+                wait(pause, cancelled)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+            except Stopped:
+                self._see_it_gone()
+                raise
+        raise AssertionError("unreachable")
+
+    async def _asked(self, question: Question) -> Answer:
+        body = body_of(question, model=self._model, temperature=self._temperature)
+        began = time.monotonic()
+        limits = httpx.Timeout(self._silence_s, connect=CONNECT_S)
+        try:
+            async with (
+                self._client() as client,
+                client.stream("POST", f"{self._base}/v1/chat/completions", json=body, timeout=limits) as reply,
+            ):
+                if reply.status_code != 200:
+                    raise self._problem(reply.status_code, (await reply.aread()).decode("utf-8", "replace"))
+                if "text/event-stream" not in reply.headers.get("content-type", ""):
+                    whole = Assembly()
+                    whole.take(read_json((await reply.aread()).decode("utf-8", "replace")))
+                    return self._ended(whole, began, looped=False)
+                return await self._streamed(reply, began)
+        except httpx.HTTPError as error:
+            raise NodeAway(f"the node at {without_credentials(self._base)} went away ({in_words(error)})") from None
+
+    async def _streamed(self, reply: httpx.Response, began: float) -> Answer:
+        made = Assembly()
+        looked = 0
+        async for line in reply.aiter_lines():
+            if not line.startswith("data:"):
+                continue  # comments keep the connection alive while a long prompt is read
+            data = line[5:].strip()
+            if data == "[DONE]":
+                break
+            made.take(read_json(data))
+            if made.failed:
+                raise self._problem(500, made.failed)
+            if made.chars - looked > LOOP_LOOK_CHARS:
+                looked = made.chars
+                if self._repeats(made.tail):
+                    return self._ended(made, began, looped=True)
+        if not made.finish:
+            raise NodeAway("the node ended its answer in the middle")
+        return self._ended(made, began, looped=False)
+
+    def _ended(self, made: Assembly, began: float, *, looped: bool) -> Answer:
+        if made.failed:
+            raise self._problem(500, made.failed)
+        return made.answer(seconds=time.monotonic() - began, looped=looped)
+
+    def _problem(self, status: int, text: str) -> Exception:
+        """What a refusal means."""
+        error = error_of(text)
+        message = str(error.get("message") or text[:500] or "no reason given").strip()
+        said = f"the node answered {status}: {message[:500]}"
+        prompt, context = error.get("n_prompt_tokens"), error.get("n_ctx")
+        kind = f"{error.get('type', '')} {error.get('code', '')}"
+        if status in (400, 413, 500) and (prompt is not None or OVERFLOW.search(message) or OVERFLOW.search(kind)):
+            return ContextOverflow(said, prompt_tokens=whole(prompt), context_tokens=whole(context))
+        if status in BUSY:
+            return NodeAway(said)
+        return BrokenAnswer(said) if status >= 500 else NodeRefused(said)
+
+    # Ending -----------------------------------------------------------------------------------------
+
+    def _see_it_gone(self) -> None:
+        """After a cancel: look whether the node has dropped the request, and say so when it has not."""
+        until = time.monotonic() + GONE_WITHIN_S
+        busy: bool | None = None
+        while time.monotonic() < until:
+            busy = asyncio.run(self._busy())
+            if not busy:  # None: the endpoint does not tell
+                return
+            time.sleep(LOOK_EVERY_S)
+        log.warning("the node still works on a request that was cancelled", node=without_credentials(self._base))
+
+    def is_busy(self) -> bool | None:
+        """Whether the node works on something now; None when it does not tell."""
+        return asyncio.run(self._busy())
+
+    async def _busy(self) -> bool | None:
+        health = await self._json("/health", optional=True)
+        if isinstance(health.get("running"), int):  # our node
+            return bool(health["running"])
+        try:
+            async with self._client() as client:
+                reply = await client.get(f"{self._base}/slots", timeout=CONNECT_S)  # llama-server
+                slots = reply.json() if reply.status_code == 200 else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        if isinstance(slots, list):
+            return any(isinstance(slot, Mapping) and slot.get("is_processing") for slot in slots)
+        return None
+
+    def _client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(headers=self._headers, trust_env=False, transport=self._transport)
+
+    def _run(self, work: Coroutine[Any, Any, T], cancelled: Callable[[], bool]) -> T:
+        """The coroutine's result; when cancelled meanwhile, its connection is closed and `Stopped` rises."""
+        return asyncio.run(until_cancelled(work, cancelled))
+
+
+async def until_cancelled(work: Coroutine[Any, Any, T], cancelled: Callable[[], bool]) -> T:
+    task = asyncio.ensure_future(work)
+    while True:
+        done, _ = await asyncio.wait({task}, timeout=LOOK_EVERY_S)
+        if done:
+            return task.result()
+        if cancelled():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise Stopped
+
+
+def wait(seconds: float, cancelled: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if cancelled():
+            raise Stopped
+        time.sleep(min(left, LOOK_EVERY_S))
+
+
+def read_json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise NodeAway(f"the node sent something that is no JSON: {text[:80]!r}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def error_of(text: str) -> Mapping[str, Any]:
+    """The error object of a refusal, whatever it is wrapped in."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    for _ in range(3):
+        if isinstance(found, Mapping) and isinstance(found.get("error"), Mapping | str):
+            found = found["error"]
+        elif isinstance(found, str) and found.lstrip().startswith("{"):
+            try:
+                found = json.loads(found)
+            except ValueError:
+                break
+    if isinstance(found, Mapping):
+        return found
+    return {"message": str(found)}
+
+
+def whole(value: Any) -> int | None:
+    return int(value) if isinstance(value, int | float) else None
+
+
+def first_number(found: Mapping[str, Any], *names: str) -> int | None:
+    for place in (found, found.get("meta") or {}):
+        for name in names:
+            if isinstance(place, Mapping) and isinstance(value := place.get(name), int) and value > 0:
+                return value
+    return None
+
+
+def in_words(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
