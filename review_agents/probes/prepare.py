@@ -524,13 +524,23 @@ def judge(kitchen: Kitchen, prepared: Prepared, *, seconds: float) -> ProbeResul
         "candidates": candidates,
     }
     if "python" not in prepared.languages:
-        return ProbeResult(state=ProbeState.NOT_APPLICABLE, summary="No Python in this repo.", **said)
+        return without_python(prepared, said)
     if blame is None or blame.failure is None:
         state = ProbeState.FAILED if candidates else ProbeState.PASSED
         return ProbeResult(state=state, summary=summary_of(prepared), **said)
     state = ProbeState.FAILED if blame.failure.is_fault else ProbeState.COULD_NOT_RUN
     reason = f"{blame.purpose}: {blame.failure.reason}"
     return ProbeResult(state=state, reason=reason, summary="The package could not be installed.", **said)
+
+
+def without_python(prepared: Prepared, said: dict[str, Any]) -> ProbeResult:
+    """What other languages' tools downloaded. Whether the repo is at fault is for the probe that builds and tests."""
+    if not prepared.commands:
+        return ProbeResult(state=ProbeState.NOT_APPLICABLE, summary="No Python in this repo.", **said)
+    done = ", ".join(f"`{one.command.splitlines()[-1]}`: {one.ending}" for one in prepared.commands)
+    failures = [f"{one.purpose}: {one.failure.reason}" for one in prepared.commands if one.failure]
+    state = ProbeState.COULD_NOT_RUN if failures else ProbeState.PASSED
+    return ProbeResult(state=state, reason="; ".join(failures), summary=f"No Python in this repo. {done}.", **said)
 
 
 def summary_of(prepared: Prepared) -> str:

@@ -52,6 +52,7 @@ def test_node_runs_its_tests_and_checks_what_is_packed(tmp_path: Path):
     }
     one = Reviewed(tmp_path, files)
     try:
+        assert one.install.state is ProbeState.PASSED and "npm install" in one.install.summary
         result = one.result("other_languages")
         assert result.facts["commands"][0]["command"] == "npm test"
         assert [found.rule for found in result.candidates] == []  # npm always packs what `main` names
