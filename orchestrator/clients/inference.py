@@ -49,7 +49,8 @@ PROBE_TOKENS = 1024  # a thinking model thinks first
 OVERFLOW = re.compile(
     r"exceed\w* (?:the )?(?:available |maximum |model'?s? )?context|context (?:length|size|window)[^.]{0,80}"
     r"(?:exceed|too|larger|longer|only|is \d)|maximum context length|prompt (?:is )?too long|"
-    r"too (?:long|many tokens) for|exceed_context_size|context_length_exceeded|does not fit (?:into |in )?(?:the )?context|input is too long",
+    r"too (?:long|many tokens) for|exceed_context_size|"
+    r"context_length_exceeded|does not fit (?:into |in )?(?:the )?context|input is too long",
     re.IGNORECASE,
 )
 
