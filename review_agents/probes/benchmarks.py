@@ -14,6 +14,7 @@ NAME = "benchmarks"
 SESSIONS = 6
 LONGEST_S = 12.0  # a command that takes longer is not repeated here
 MOST_SCRIPTS, MOST_PROGRAMS = 6, 4
+TEST_RUN, NO_TESTS = "test run", 5  # pytest's exit status where it collects nothing
 FOLDERS = ("benchmarks/", "benchmark/", "bench/", "perf/")
 
 
@@ -28,6 +29,8 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     skipped: dict[str, str] = {}
     for name, (command, environment) in commands.items():
         first = workspace.run(command, environment=environment, timeout_s=LONGEST_S)
+        if name == TEST_RUN and first.exit == NO_TESTS:
+            continue
         if not first.ok:
             skipped[name] = first.ending
             continue
@@ -41,6 +44,8 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             skipped[name] = f"failed when repeated: {problem.ran.ending}"
     facts = {"commands": {name: command for name, (command, _) in commands.items()}, "not_timed": skipped}
     summary = f"{len(taken)} commands timed, {len(skipped)} not."
+    if not taken and not skipped:
+        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is nothing to time.")
     if not taken:
         reason = "; ".join(f"{name}: {why}" for name, why in skipped.items())
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, summary=summary, facts=facts)
@@ -60,7 +65,7 @@ def wanted(
         if not any(path in command for command, _ in found.values()):
             found[f"python {path}"] = (f"python {shlex.quote(path)}", Environment.TEST)
     if prepared.installed_test and has_tests(repo):
-        found["test run"] = ("python -m pytest -q -p no:cacheprovider", Environment.TEST)
+        found[TEST_RUN] = ("python -m pytest -q -p no:cacheprovider", Environment.TEST)
     if prepared.installed_plain:
         for program in programs(prepared)[:MOST_PROGRAMS]:
             found[f"{program.command} --help"] = (f"cd /tmp\n{program.command} --help </dev/null", Environment.PLAIN)

@@ -24,6 +24,7 @@ NAME = "readme"
 BUDGET_S = 900.0  # for all pages together
 LACKS_A_MODULE = re.compile(r"^needs [A-Za-z_][\w.]*$")
 GOOD = ("matched", "ran", "tolerated", "abbreviated")
+REASONS_NAMED = 3
 MOST_LISTED = 400  # examples named in the facts
 
 
@@ -55,7 +56,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         readings.append(reading)
         claims += page.claims(reading)
     candidates = tuple(candidate_of(claim) for claim in merge_claims(claims))
-    return _result(readings, candidates, paths)
+    return result_of(readings, candidates, paths)
 
 
 class Page:
@@ -174,7 +175,7 @@ class Page:
                 yield replace(self.document, blocks=tuple(chosen))
 
 
-def _result(readings: list[Reading], candidates: tuple[Any, ...], paths: tuple[str, ...]) -> ProbeResult:
+def result_of(readings: list[Reading], candidates: tuple[Any, ...], paths: tuple[str, ...]) -> ProbeResult:
     outcomes = [outcome for reading in readings for outcome in reading.outcomes]
     counts: dict[str, int] = {}
     for outcome in outcomes:
@@ -196,9 +197,9 @@ def _result(readings: list[Reading], candidates: tuple[Any, ...], paths: tuple[s
     if not outcomes:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no examples", facts=facts)
     if not ran and not counts.get("noted"):
-        return ProbeResult(
-            probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="no example could run here", summary=summary, facts=facts
-        )
+        reasons = list(dict.fromkeys(outcome.reason for outcome in outcomes))
+        reason = f"no example could run here: {'; '.join(reasons[:REASONS_NAMED])}"
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, summary=summary, facts=facts)
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
     return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=candidates)
 
