@@ -87,7 +87,7 @@ def pack_mxfp4(weight: torch.Tensor) -> Weight:
         raise ValueError(f"mxfp4 needs input features in blocks of {BLOCK}; this weight has {k}")
     blocks = weight.to(torch.float32).view(*lead, n, k // BLOCK, BLOCK)
     _, power = torch.frexp(blocks.abs().amax(-1))  # largest = fraction * 2^power, fraction from 0.5 to 1
-    exponent = (power - 3).clamp(-127, 127)
+    exponent = (power - 3).clamp(-126, 127)
     scaled = torch.ldexp(blocks, -exponent[..., None])
     size = scaled.abs()
     code = torch.zeros_like(size, dtype=torch.uint8)

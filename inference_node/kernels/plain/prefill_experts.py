@@ -31,11 +31,21 @@ def choose(logits: torch.Tensor, experts: int, top: int, renormalise: bool) -> t
     best = torch.sort(routed, dim=-1, descending=True, stable=True).indices[:, :top].sort(-1).values
     peak = routed.amax(-1, keepdim=True)
     weight = torch.exp(routed.gather(1, best) - peak)
-    weight = weight / (weight if renormalise else torch.exp(routed - peak)).sum(-1, keepdim=True)
+    weight = weight / _sum(weight if renormalise else torch.exp(routed - peak))
     if logits.shape[1] == experts:
         return weight, best
     gate = torch.sigmoid(logits[:, experts:])
     return torch.cat([weight, gate], dim=1), torch.cat([best, torch.full_like(best[:, :1], experts)], dim=1)
+
+
+def _sum(x: torch.Tensor) -> torch.Tensor:
+    """[rows, 1]: by halves, because a library's sum may choose its order by the number of rows."""
+    while x.shape[1] > 1:
+        if x.shape[1] % 2:
+            x = torch.cat([x, torch.zeros_like(x[:, :1])], dim=1)
+        half = x.shape[1] // 2
+        x = x[:, :half] + x[:, half:]
+    return x
 
 
 def prefill_experts(

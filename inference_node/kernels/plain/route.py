@@ -9,15 +9,15 @@
 
 and a `Plan`, all of it written:
 
-    weight   [rows, top + 1]    fp32      softmax of the row's best experts over themselves (`renormalise`) or over all;
+    expert   [16, top]          int32     the row's best experts, ascending by id; of equal ones the lowest ids are best
+    weight   [16, top + 1]      fp32      their softmax over themselves (`renormalise`) or over all experts;
                                           the last column: sigmoid of the shared expert's gate
-    expert   [rows, top]        int32     best first; ties go to the lowest id
     woken    [slots]            int32     distinct experts of all valid rows, ascending, then E if there is a shared one
     rank     [slots, 16]        int32     for a woken expert and a row: the column of `weight` (the shared one: top), or
                                           -1. This is the tokens sorted by expert, dense because a block has 16 rows
     count    [2]                int32     slots in use; routed experts among them. Both 0 with no valid row
 
-slots = min(E, 16 * top) + 1. Entries of `woken` and `rank` past the count may hold anything.
+slots = min(E, 16 * top) + 1. Entries past the count, and rows from `valid` on, may hold anything (in `rank` of slots in use: -1).
 Exactness: logits are fp32 sums of (x * factor, rounded to x's type) times the router, times rsqrt(mean(x^2) + eps); a
 row's choice and bits depend on no other row. The twin sums in another order, so choices agree but for near ties.
 Checked by: tests/inference_node/kernels/triton/test_route.py
@@ -97,6 +97,7 @@ def route(
         best = torch.sort(routed, descending=True, stable=True).indices[:top]
         if imposed is not None:
             best = imposed[row].to(torch.int64)
+        best = best.sort().values
         weight = torch.exp(routed[best] - routed.max())
         weight = weight / (weight.sum() if renormalise else torch.exp(routed - routed.max()).sum())
         plan.weight[row, :top], plan.expert[row] = weight, best.to(torch.int32)

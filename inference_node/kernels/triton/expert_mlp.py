@@ -1,0 +1,283 @@
+"""The woken experts of a block, the shared one among them: two launches whose grid does not depend on the routing.
+
+Tensors and rules: `plain/expert_mlp.py`.
+
+`expert_up`: a fixed number of programs share out the pieces of work, a piece being some gate and up rows of one woken
+expert, so that 8 and 128 woken experts are the same launch. Gate and up rows alternate in a tile, and SiLU(gate) * up
+is made from neighbouring columns of one product.
+
+`expert_down`: one program per tile of output features; it walks the woken experts in ascending order and adds each
+one's part to its rows, so the weighted sum has one order, needs no atomics, no room in memory and no third launch.
+
+Cost: each woken expert's weights once: (2 + 1) * I * K elements; activations come from the second-level cache, only
+the rows that an expert serves.
+Exactness: a row's bits depend on its own experts alone: an expert that it did not choose leaves its sum untouched, not
+merely adding zero. Against the twin: order of fp32 sums inside one expert's products.
+Checked by: tests/inference_node/kernels/triton/test_expert_mlp.py
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from inference_node.kernels.plain.linear import ROWS
+from inference_node.kernels.plain.packed import BLOCK as FP4_BLOCK
+from inference_node.kernels.plain.packed import Weight
+from inference_node.kernels.plain.route import Plan
+from inference_node.kernels.triton import tiles
+from inference_node.kernels.triton.packed import fp4_values, operand
+
+
+def expert_up(
+    h: torch.Tensor, up: Weight, plan: Plan, hidden: torch.Tensor, *, tile: tiles.Tile | None = None
+) -> torch.Tensor:
+    """Returns `hidden`. `tile` is for measuring only."""
+    stack, twice, k = up.shape
+    if h.shape[0] > ROWS or h.shape[1] != k or h.stride(1) != 1:
+        raise ValueError(f"h is {tuple(h.shape)}; expected at most {ROWS} contiguous rows of {k}")
+    if stack != plan.experts + plan.shared:
+        raise ValueError(f"{stack} experts; the plan is for {plan.experts + plan.shared}, the shared one included")
+    if tuple(hidden.shape) != (h.shape[0], plan.top + 1, twice // 2) or not hidden.is_contiguous():
+        raise ValueError(f"hidden is {tuple(hidden.shape)}; expected {(h.shape[0], plan.top + 1, twice // 2)}")
+    tile = (tile or tiles.EXPERT_UP).within(k)
+    data, scale, kind = operand(up)
+    _up[(tiles.cores(h.device) * tile.per_core,)](
+        h,
+        data,
+        scale,
+        plan.woken,
+        plan.rank,
+        plan.count,
+        hidden,
+        h.stride(0),
+        I=twice // 2,
+        K=k,
+        TOP=plan.top,
+        KIND=kind,
+        ROWS=ROWS,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        FP4_BLOCK=FP4_BLOCK,
+        num_warps=tile.warps,
+        num_stages=tiles.stages(tile),
+        enable_fp_fusion=False,
+    )
+    return hidden
+
+
+def expert_down(
+    hidden: torch.Tensor,
+    down: Weight,
+    plan: Plan,
+    valid: torch.Tensor,
+    residual: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    tile: tiles.Tile | None = None,
+) -> torch.Tensor:
+    """Returns `out`. `tile` is for measuring only."""
+    stack, n, k = down.shape
+    rows = out.shape[0]
+    if stack != plan.experts + plan.shared:
+        raise ValueError(f"{stack} experts; the plan is for {plan.experts + plan.shared}, the shared one included")
+    if tuple(hidden.shape) != (rows, plan.top + 1, k) or not hidden.is_contiguous():
+        raise ValueError(f"hidden is {tuple(hidden.shape)}; expected contiguous {(rows, plan.top + 1, k)}")
+    for name, tensor in (("residual", residual), ("out", out)):
+        if tuple(tensor.shape) != (rows, n) or tensor.stride(1) != 1:
+            raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {(rows, n)} with contiguous rows")
+    tile = (tile or tiles.EXPERT_DOWN).within(k)
+    data, scale, kind = operand(down)
+    _down[(triton.cdiv(n, tile.block_n),)](
+        hidden,
+        data,
+        scale,
+        plan.woken,
+        plan.rank,
+        plan.count,
+        plan.weight,
+        valid,
+        residual,
+        out,
+        residual.stride(0),
+        out.stride(0),
+        n,
+        K=k,
+        TOP=plan.top,
+        KIND=kind,
+        ROWS=ROWS,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        FP4_BLOCK=FP4_BLOCK,
+        num_warps=tile.warps,
+        num_stages=tiles.stages(tile),
+        enable_fp_fusion=False,
+    )
+    return out
+
+
+@triton.jit
+def _product(
+    b_sum,
+    p_rows,
+    is_row,
+    p_w,
+    p_scale,
+    o_n,
+    is_n,
+    k,
+    K: tl.constexpr,
+    KIND: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP4_BLOCK: tl.constexpr,
+):
+    """b_sum plus rows times BLOCK_K input features of the weight, from k on. p_rows [ROWS]: where each row begins."""
+    type: tl.constexpr = p_rows.dtype.element_ty
+    if KIND == 2:  # BLOCK_K / 2 bytes: low halves are one run of 16 features, high halves the next
+        HALF: tl.constexpr = FP4_BLOCK // 2
+        o_byte = k // 2 + tl.arange(0, BLOCK_K // 2)
+        is_byte = o_byte < K // 2
+        o_low = o_byte // HALF * FP4_BLOCK + o_byte % HALF
+        is_w = is_n[None, :] & is_byte[:, None]
+        b_byte = tl.load(p_w + o_n[None, :] * (K // 2) + o_byte[:, None], mask=is_w, other=0).to(tl.int32)
+        b_power = tl.load(p_scale + o_n[None, :] * (K // FP4_BLOCK) + (o_byte // HALF)[:, None], mask=is_w, other=0).to(
+            tl.int32
+        )
+        is_x = is_row[:, None] & is_byte[None, :]
+        b_low = tl.load(p_rows[:, None] + o_low[None, :], mask=is_x, other=0.0)
+        b_high = tl.load(p_rows[:, None] + (o_low + HALF)[None, :], mask=is_x, other=0.0)
+        b_sum = tl.dot(b_low, fp4_values(b_byte & 15, b_power).to(type), b_sum, input_precision="ieee")
+        b_sum = tl.dot(b_high, fp4_values(b_byte >> 4, b_power).to(type), b_sum, input_precision="ieee")
+    else:
+        o_k = k + tl.arange(0, BLOCK_K)
+        p_weights = p_w + o_n[None, :] * K + o_k[:, None]
+        if K % BLOCK_K == 0:
+            b_w = tl.load(p_weights, mask=is_n[None, :], other=0, eviction_policy="evict_first")
+            b_x = tl.load(p_rows[:, None] + o_k[None, :], mask=is_row[:, None], other=0.0)
+        else:
+            b_w = tl.load(p_weights, mask=is_n[None, :] & (o_k < K)[:, None], other=0)
+            b_x = tl.load(p_rows[:, None] + o_k[None, :], mask=is_row[:, None] & (o_k < K)[None, :], other=0.0)
+        b_sum = tl.dot(b_x, b_w.to(type), b_sum, input_precision="ieee")
+    return b_sum
+
+
+@triton.jit
+def _expert(p_w, p_scale, e, N, K: tl.constexpr, KIND: tl.constexpr, FP4_BLOCK: tl.constexpr):
+    """Where expert e's weight and scales begin."""
+    e = e.to(tl.int64)
+    if KIND == 0:
+        return p_w + e * N * K, p_scale
+    elif KIND == 1:
+        return p_w + e * N * K, p_scale + e * N
+    else:
+        return p_w + e * N * (K // 2), p_scale + e * N * (K // FP4_BLOCK)
+
+
+@triton.jit
+def _up(
+    p_h,
+    p_w,
+    p_scale,
+    p_woken,
+    p_rank,
+    p_count,
+    p_hidden,
+    h_stride,
+    I: tl.constexpr,
+    K: tl.constexpr,
+    TOP: tl.constexpr,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP4_BLOCK: tl.constexpr,
+):
+    TILES: tl.constexpr = (2 * I + BLOCK_N - 1) // BLOCK_N
+    o_row = tl.arange(0, ROWS)
+    pieces = tl.load(p_count) * TILES
+    for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
+        slot = piece // TILES
+        i_tile = piece % TILES
+        b_rank = tl.load(p_rank + slot * ROWS + o_row)
+        is_row = b_rank >= 0
+        o_column = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        o_n = o_column // 2 + (o_column % 2) * I
+        p_w_e, p_scale_e = _expert(p_w, p_scale, tl.load(p_woken + slot), 2 * I, K, KIND, FP4_BLOCK)
+        b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
+        for k in range(0, K, BLOCK_K):
+            b_sum = _product(
+                b_sum,
+                p_h + o_row * h_stride,
+                is_row,
+                p_w_e,
+                p_scale_e,
+                o_n,
+                o_column < 2 * I,
+                k,
+                K,
+                KIND,
+                BLOCK_K,
+                FP4_BLOCK,
+            )
+        if KIND == 1:
+            b_sum = b_sum * tl.load(p_scale_e + o_n, mask=o_column < 2 * I, other=0.0)[None, :]
+        b_gate, b_value = tl.split(tl.reshape(b_sum, [ROWS, BLOCK_N // 2, 2]))
+        b_hidden = b_gate / (1.0 + tl.exp(-b_gate)) * b_value
+        o_out = i_tile * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
+        tl.store(
+            p_hidden + (o_row * (TOP + 1) + b_rank)[:, None] * I + o_out[None, :],
+            b_hidden.to(p_hidden.dtype.element_ty),
+            mask=is_row[:, None] & (o_out < I)[None, :],
+        )
+
+
+@triton.jit
+def _down(
+    p_hidden,
+    p_w,
+    p_scale,
+    p_woken,
+    p_rank,
+    p_count,
+    p_weight,
+    p_valid,
+    p_residual,
+    p_out,
+    residual_stride,
+    out_stride,
+    N,
+    K: tl.constexpr,
+    TOP: tl.constexpr,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    FP4_BLOCK: tl.constexpr,
+):
+    valid = tl.load(p_valid)
+    if valid == 0:
+        return
+    o_row = tl.arange(0, ROWS)
+    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_n = o_n < N
+    b_total = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    for slot in range(0, tl.load(p_count)):
+        b_rank = tl.load(p_rank + slot * ROWS + o_row)
+        is_row = b_rank >= 0
+        o_pair = o_row * (TOP + 1) + b_rank
+        p_w_e, p_scale_e = _expert(p_w, p_scale, tl.load(p_woken + slot), N, K, KIND, FP4_BLOCK)
+        b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
+        for k in tl.static_range(0, K, BLOCK_K):
+            b_sum = _product(
+                b_sum, p_hidden + o_pair * K, is_row, p_w_e, p_scale_e, o_n, is_n, k, K, KIND, BLOCK_K, FP4_BLOCK
+            )
+        if KIND == 1:
+            b_sum = b_sum * tl.load(p_scale_e + o_n, mask=is_n, other=0.0)[None, :]
+        b_weight = tl.load(p_weight + o_pair, mask=is_row, other=0.0)
+        b_total = tl.where(is_row[:, None], b_total + b_sum * b_weight[:, None], b_total)
+    is_out = (o_row < valid)[:, None] & is_n[None, :]
+    b_total += tl.load(p_residual + o_row[:, None] * residual_stride + o_n[None, :], mask=is_out, other=0.0).to(
+        tl.float32
+    )
+    tl.store(p_out + o_row[:, None] * out_stride + o_n[None, :], b_total.to(p_out.dtype.element_ty), mask=is_out)

@@ -1,0 +1,65 @@
+"""Tiles of the small-M kernels: one for each shape of weight, the same for 1 and for 16 rows.
+
+A tile decides the order of sums, so another tile is, to the bit, another model. They are chosen here by what a weight
+is, never by how many rows a pass has, and never by timing on the spot. How these were found: NOTES.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import triton
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A program's share of the weight (BLOCK_N output by BLOCK_K input features at a time) and how it is compiled."""
+
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+    per_core: int = 1  # programs per multiprocessor, for kernels whose grid is a fixed number of programs
+
+    def within(self, k: int) -> Tile:
+        """No wider than the weight is; matrix units want at least 16."""
+        return replace(self, block_k=max(16, min(self.block_k, triton.next_power_of_2(k))))
+
+
+def stages(tile: Tile) -> int:
+    """On HIP loads are kept in registers, and more than two stages spill."""
+    return min(tile.stages, 2) if torch.version.hip else tile.stages
+
+
+def cores(device: torch.device) -> int:
+    """Multiprocessors of the device; 4 where there is none and the interpreter runs."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def linear(n: int, k: int) -> Tile:
+    """Few output features: narrow tiles, so that every core has one."""
+    if n <= 4096:
+        return Tile(16, 256, 4, 6).within(k)
+    return Tile(32, 256, 4, 4).within(k)
+
+
+ROUTER = Tile(16, 512, 4, 1)
+EXPERT_UP = Tile(32, 256, 4, 4, per_core=3)
+EXPERT_DOWN = Tile(16, 512, 4, 5)
+HEAD = Tile(64, 256, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillTile:
+    """BLOCK_M rows of activations by BLOCK_N output features, BLOCK_K input features at a time."""
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+
+
+PREFILL_LINEAR = PrefillTile(128, 128, 64, 8, 3)
+PREFILL_EXPERTS = PrefillTile(64, 128, 64, 4, 3)
