@@ -22,7 +22,6 @@ from tests.support.host_settings import isolated
 JUDGED = figures.ROOT / "docs" / "field-tests.toml"
 SUMMARY = figures.ROOT / "docs" / "field-tests.json"
 LONGEST_S = 1800
-TRIED = ("failed", "passed", "could_not_run")
 
 
 def run(mirrors: Path, keep: Path, *, only: tuple[str, ...] = (), again: bool = False) -> dict[str, float]:
@@ -35,7 +34,7 @@ def run(mirrors: Path, keep: Path, *, only: tuple[str, ...] = (), again: bool = 
             continue
         export = keep / f"{file_name(name)}.json"
         if again or not export.exists():
-            review(git_folder(mirrors, name), keep, export)
+            review(git_folder(mirrors.resolve(), name), keep, export)
     summaries = [
         summary(repo["name"], json.loads(export.read_text(encoding="utf-8")))
         for repo in known["repo"]
@@ -104,7 +103,13 @@ def summary(name: str, export: dict[str, Any]) -> dict[str, Any]:
             probe: {"state": one["state"], "said": one["summary"] or one["reason"], "reason": one["reason"]}
             for probe, one in evidence.items()
         },
-        "void": sum(len(one["samples"]) == 0 for one in export["measurements"]),
+        "examples": {
+            probe: evidence[probe]["facts"]["counts"]
+            for probe in ("readme", "doctests")
+            if evidence.get(probe, {}).get("facts", {}).get("counts")
+        },
+        "measurements": len(export["measurements"]),
+        "void": sum(one["median"] is None for one in export["measurements"]),
         "findings": [
             {
                 **{key: one[key] for key in ("fingerprint", "kind", "rule", "severity", "title")},
