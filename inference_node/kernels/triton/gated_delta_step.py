@@ -205,6 +205,11 @@ def _step(
         tl.store(p_state_write, b_state)
         kept = 0
     rows = kept + valid
+    store_at = -1  # how many rows are in the state that is kept: the folded ones, or (last) all
+    if KEEP == 0:
+        store_at = kept
+    if KEEP == 3:
+        store_at = rows
     o_next_ring, next_is_new = _ring_row(0, kept, read, write, BLOCK)
     b_next_k, b_next_q, b_next_v, next_decay, next_beta, next_kq = _load_row(
         p_k,
@@ -248,9 +253,8 @@ def _step(
             K,
             V,
         )
-        if KEEP == 0:
-            if t == kept:
-                tl.store(p_state_write, b_state)
+        if t == store_at:
+            tl.store(p_state_write, b_state)
         b_state = b_state * decay
         b_seen = tl.sum(b_state * b_k[:, None], 0)
         b_read = tl.sum(b_state * b_q[:, None], 0)
@@ -261,10 +265,7 @@ def _step(
             tl.store(p_row, (b_read + kq * b_change).to(p_out.dtype.element_ty), mask=o_v < tl.where(t >= kept, V, 0))
         if KEEP == 1:
             tl.store(p_snapshots + (write * BLOCK + t) * STATE + o_tile, b_state)
-    if KEEP == 0:
-        if valid == 0:
-            tl.store(p_state_write, b_state)
-    if KEEP == 3:
+    if rows == store_at:
         tl.store(p_state_write, b_state)
 
 
@@ -287,10 +288,7 @@ def _convolve(p_x, x_stride, p_before, p_conv, o_channel, o_row, is_row, CHANNEL
             b_input = tl.where(is_new, b_own, tl.load(p_old, mask=is_old, other=0.0))
         b_weight = tl.load(p_conv + o_channel * 4 + tap).to(tl.float32)
         b_part = b_input.to(tl.float32) * b_weight[None, :]
-        if tap == 0:
-            b_total = b_part
-        else:
-            b_total = b_total + b_part
+        b_total = b_part if tap == 0 else b_total + b_part
     b_total = b_total.to(p_x.dtype.element_ty).to(tl.float32)
     b_active = b_total / (1.0 + tl.exp(-b_total))
     return b_active.to(p_x.dtype.element_ty).to(tl.float32), b_own
