@@ -226,6 +226,7 @@ class Verification(Record):
     state: VerificationState
     reason: str = ""
     runs: tuple[Ran, ...] = ()
+    controls: tuple[Ran, ...] = ()  # of the control, one beside each run that it followed
 
 
 class Lifecycle(StrEnum):

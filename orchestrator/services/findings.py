@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.services import rows
 from orchestrator.services.errors import BadInput, UnknownFinding
-from orchestrator.services.views import FindingPage, SightingRow
+from orchestrator.services.views import FindingPage, FindingRuns, SightingRow
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import findings as table
 from orchestrator.store import repos
@@ -25,17 +25,38 @@ def get(shop: Workshop, finding_id: UUID) -> FindingPage:
         last = table.last_seen(db, finding)
         history = [sighting_row(sighting, review) for sighting, review in table.history(db, finding_id)]
         repo_name = repos.names(db, {finding.repo_id})[finding.repo_id]
+    verification = Verification.model_validate_json(last.verification)
     return FindingPage(
         finding=rows.finding_row(last),
         repo_id=finding.repo_id,
         repo_name=repo_name,
         commit=next(row.commit for row in history if row.review_id == finding.last_review_id),
         state=finding.state,
-        runs=Verification.model_validate_json(last.verification).runs,
+        runs=verification.runs,
+        controls=verification.controls,
         history=tuple(history),
         ignored=finding.ignored(shop.clock()),
         ignored_reason=finding.ignored_reason,
         ignored_until=finding.ignored_until,
+    )
+
+
+def runs(shop: Workshop, review_id: UUID, finding_id: UUID) -> FindingRuns:
+    """The runs with which that review verified the finding."""
+    with shop.sessions.reading() as db:
+        finding = known(db, finding_id)
+        seen = table.seen_by(db, finding_id, review_id)
+        if seen is None:
+            raise UnknownFinding(finding_id)
+        repo_name = repos.names(db, {finding.repo_id})[finding.repo_id]
+    verification = Verification.model_validate_json(seen.verification)
+    return FindingRuns(
+        finding=rows.finding_row(seen),
+        repo_id=finding.repo_id,
+        repo_name=repo_name,
+        review_id=review_id,
+        runs=verification.runs,
+        controls=verification.controls,
     )
 
 

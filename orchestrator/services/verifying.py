@@ -5,7 +5,7 @@ the source is unchanged afterwards. "The verifier did not run" is a state of its
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,19 +91,20 @@ class Verifier:
         if refusal:
             return unverified(refusal)
         runs: list[Ran] = []
+        controls: list[Ran] = []
         shown: list[bool] = []
         try:
             for number in range(1, RUNS + 1):
-                ran, problem = self.run_once(reproduction, number)
-                if ran is not None:
-                    runs.append(ran)
+                ran, control, problem = self.run_once(reproduction, number)
+                runs.append(ran)
+                if control is not None:
+                    controls.append(control)
                 if problem:
-                    return unverified(problem, runs)
-                assert ran is not None
+                    return unverified(problem, runs, controls)
                 shown.append(reproduction.symptom.shown_by(ran))
         except SandboxError as error:
-            return unverified(f"the sandbox failed: {error}", runs)
-        return judged(shown, runs, has_control=reproduction.control is not None)
+            return unverified(f"the sandbox failed: {error}", runs, controls)
+        return judged(shown, runs, controls, has_control=reproduction.control is not None)
 
     def refusal(self, reproduction: Reproduction, source: Source) -> str:
         """Why it is not run at all, or ""."""
@@ -113,21 +114,22 @@ class Verifier:
             return "the review's time budget is used up"
         return ""
 
-    def run_once(self, reproduction: Reproduction, number: int) -> tuple[Ran | None, str]:
-        """The reproduction in one fresh box, its control in another; what it did, and why that says nothing."""
+    def run_once(self, reproduction: Reproduction, number: int) -> tuple[Ran, Ran | None, str]:
+        """The reproduction in one fresh box, its control in another; what they did, and why that says nothing."""
         ran, changed = self.in_fresh_box(reproduction, reproduction.command, f"{number}")
         if changed:
-            return ran, f"changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+            return ran, None, f"changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
         if ran.timed_out or ran.oom:
-            return ran, f"its reproduction {ran.ending}"
-        if reproduction.control is not None:
-            control, changed = self.in_fresh_box(reproduction, reproduction.control, f"{number}-control")
-            if changed:
-                return ran, f"its control changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
-            if not control.ok:
-                last = control.output.strip().rpartition("\n")[2][:200]
-                return ran, f"its control failed, too ({control.ending}{': ' + last if last else ''})"
-        return ran, ""
+            return ran, None, f"its reproduction {ran.ending}"
+        if reproduction.control is None:
+            return ran, None, ""
+        control, changed = self.in_fresh_box(reproduction, reproduction.control, f"{number}-control")
+        if changed:
+            return ran, control, f"its control changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+        if not control.ok:
+            last = control.output.strip().rpartition("\n")[2][:200]
+            return ran, control, f"its control failed, too ({control.ending}{': ' + last if last else ''})"
+        return ran, control, ""
 
     def in_fresh_box(self, reproduction: Reproduction, command: str, name: str) -> tuple[Ran, tuple[str, ...]]:
         """What the command did, and the tracked files that differ afterwards."""
@@ -176,18 +178,24 @@ class Verifier:
         return text is not None and folded(quote) in folded(text)
 
 
-def judged(shown: list[bool], runs: list[Ran], *, has_control: bool) -> Verification:
+def judged(shown: list[bool], runs: list[Ran], controls: list[Ran], *, has_control: bool) -> Verification:
     if all(shown):
         state, reason = VerificationState.CONFIRMED, "" if has_control else "no control"
     elif any(shown):
         state, reason = VerificationState.FLAKY, f"shown in {sum(shown)} of {len(shown)} runs"
     else:
         state, reason = VerificationState.NOT_REPRODUCED, f"not shown in {len(shown)} runs"
-    return Verification(state=state, reason=reason, runs=tuple(map(shortened, runs)))
+    return kept(state, reason, runs, controls)
 
 
-def unverified(reason: str, runs: list[Ran] | None = None) -> Verification:
-    return Verification(state=VerificationState.UNVERIFIED, reason=reason, runs=tuple(map(shortened, runs or [])))
+def unverified(reason: str, runs: Sequence[Ran] = (), controls: Sequence[Ran] = ()) -> Verification:
+    return kept(VerificationState.UNVERIFIED, reason, runs, controls)
+
+
+def kept(state: VerificationState, reason: str, runs: Sequence[Ran], controls: Sequence[Ran]) -> Verification:
+    return Verification(
+        state=state, reason=reason, runs=tuple(map(shortened, runs)), controls=tuple(map(shortened, controls))
+    )
 
 
 RUN_CHARS = 8000  # of each end of a run's output; it is stored with the finding, the whole is in the step's log

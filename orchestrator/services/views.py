@@ -326,6 +326,18 @@ class SightingRow:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingRuns:
+    """How one review proved a finding, or failed to."""
+
+    finding: FindingRow  # as that review saw it
+    repo_id: UUID
+    repo_name: str
+    review_id: UUID
+    runs: tuple[Ran, ...]
+    controls: tuple[Ran, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FindingPage:
     finding: FindingRow  # as last seen
     repo_id: UUID
@@ -333,6 +345,7 @@ class FindingPage:
     commit: str  # of the review that saw it last
     state: FindingState
     runs: tuple[Ran, ...]  # the verification's runs, of the last sighting
+    controls: tuple[Ran, ...]  # and those of the control
     history: tuple[SightingRow, ...]  # newest first
     ignored: bool
     ignored_reason: str

@@ -171,19 +171,25 @@ def last_seen(db: Session, finding: FindingRow) -> Seen:
     return seen(db, *newest, runs=True)[0]
 
 
+def seen_by(db: Session, finding_id: UUID, review_id: UUID) -> Seen | None:
+    """What that review said about the finding, with everything in it."""
+    found = seen(db, Sighting.review_id == review_id, Sighting.finding_id == finding_id, runs=True)
+    return found[0] if found else None
+
+
 def seen(db: Session, *conditions: ColumnElement[bool], runs: bool) -> Sequence[Seen]:
-    special = ("fingerprint", "body", "verification")
+    computed = {
+        "fingerprint": FindingRow.fingerprint,
+        "body": cast(Sighting.body, Text),
+        "verification": cast(Sighting.verification, Text) if runs else literal(""),
+    }
+    names = [one.name for one in fields(Seen)]
     found = db.execute(
-        select(
-            *(getattr(Sighting, one.name) for one in fields(Seen) if one.name not in special),
-            FindingRow.fingerprint,
-            cast(Sighting.body, Text).label("body"),
-            (cast(Sighting.verification, Text) if runs else literal("")).label("verification"),
-        )
+        select(*(computed[name] if name in computed else getattr(Sighting, name) for name in names))
         .join(FindingRow, FindingRow.id == Sighting.finding_id)
         .where(*conditions)
     )
-    return [Seen(**row._mapping) for row in found]
+    return [Seen(*row) for row in found]  # by position: a review may have hundreds
 
 
 def history(db: Session, finding_id: UUID) -> Sequence[tuple[Sighting, Review]]:

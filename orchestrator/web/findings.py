@@ -11,6 +11,7 @@ from orchestrator.services import findings
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
+from orchestrator.web.finding_parts import verification_runs
 from orchestrator.web.render import page
 
 router = APIRouter()
@@ -23,6 +24,16 @@ def one_finding(request: Request, finding_id: UUID, shop: Shop) -> HTMLResponse:
     return page(
         request, "finding.html", section="/repos", page=findings.get(shop, finding_id), form=EMPTY_FORM, errors={}
     )
+
+
+@router.get("/reviews/{review_id}/findings/{finding_id}/runs")
+def runs(request: Request, review_id: UUID, finding_id: UUID, shop: Shop, bare: bool = False) -> HTMLResponse:
+    """The verification of a finding in that review; `bare` is for a fold of the review's page."""
+    proof = findings.runs(shop, review_id, finding_id)
+    shown = verification_runs(proof.finding.reproduction, proof.runs, proof.controls)
+    if bare:
+        return HTMLResponse(shown)
+    return page(request, "finding_runs.html", section="/repos", proof=proof, runs=shown)
 
 
 @router.post("/findings/{finding_id}/ignore")

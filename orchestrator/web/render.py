@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from orchestrator.web import facts, sparkline, text
+from orchestrator.web import facts, finding_parts, sparkline, text
 from orchestrator.web.security import CSRF_FIELD, csrf_token, keep_csrf
 
 HERE = Path(__file__).parent
@@ -60,7 +60,16 @@ def environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    env.globals |= {"static": static_url, "version": our_version(), "sparkline": sparkline.sparkline, "facts": facts}
+    env.globals |= {
+        "static": static_url,
+        "version": our_version(),
+        "sparkline": sparkline.sparkline,
+        "facts": facts,
+        "finding_item": finding_parts.finding_item,
+        "finding_places": finding_parts.finding_places,
+        "finding_proof": finding_parts.finding_proof,
+        "verification_runs": finding_parts.verification_runs,
+    }
     env.filters |= {
         "ago": text.ago,
         "duration": text.duration,

@@ -52,21 +52,23 @@ def log_text(text: str) -> Markup:
 
 
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
+PARAGRAPH_END = re.compile(r"\n\s*\n")
 
 
 def prose(text: str) -> Markup:
     """Paragraphs with `code`, and nothing else: no links, no images, no HTML of a foreign author."""
-    paragraphs = re.split(r"\n\s*\n", visible(text).strip())
-    return Markup("\n").join(Markup("<p>{}</p>").format(_with_code(paragraph)) for paragraph in paragraphs if paragraph)
+    paragraphs = PARAGRAPH_END.split(visible(text).strip())
+    return Markup("\n".join(f"<p>{_with_code(paragraph)}</p>" for paragraph in paragraphs if paragraph))
 
 
-def _with_code(paragraph: str) -> Markup:
-    return Markup(CODE_SPAN.sub(r"<code>\1</code>", str(escape(paragraph))))
+def _with_code(paragraph: str) -> str:
+    shown = str(escape(paragraph))
+    return CODE_SPAN.sub(r"<code>\1</code>", shown) if "`" in shown else shown
 
 
 def inline(text: str) -> Markup:
     """A title on one line, with `code`."""
-    return _with_code(" ".join(visible(text).split()))
+    return Markup(_with_code(" ".join(visible(text).split())))
 
 
 # Numbers and times ---------------------------------------------------------------------------

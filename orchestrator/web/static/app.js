@@ -35,6 +35,24 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
+// A fold that says where its content is gets it when it is first opened; the link in it stays when that fails.
+document.addEventListener("toggle", async (event) => {
+  const fold = event.target;
+  if (!fold.open || !fold.dataset.fill) return;
+  const address = fold.dataset.fill;
+  delete fold.dataset.fill;
+  try {
+    const answer = await fetch(`${address}?bare=true`);
+    if (!answer.ok) throw new Error(answer.status);
+    const content = document.createElement("div");
+    content.innerHTML = await answer.text();
+    fold.querySelector(":scope > p").replaceWith(content);
+  } catch {
+    fold.dataset.fill = address;
+    announce("That could not be loaded; the link leads to it");
+  }
+}, true);
+
 // A link to a finding opens it.
 const openTarget = () => {
   const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -10,7 +10,7 @@ from orchestrator.services.workshop import Workshop
 from orchestrator.store.findings import FindingRow
 from orchestrator.store.reviews import ReviewState
 from orchestrator.store.session import Sessions
-from review_agents.records import FindingState, Lifecycle, VerificationState
+from review_agents.records import FindingState, Lifecycle, Ran, VerificationState
 from tests.factories import (
     NOON,
     make_candidate,
@@ -55,6 +55,22 @@ def test_a_finding_is_shown_as_last_seen_with_its_history(shop: Workshop, findin
     assert [row.lifecycle for row in page.history] == [Lifecycle.PERSISTING, Lifecycle.NEW]
     assert [row.commit[0] for row in page.history] == ["2", "1"]
     assert not page.ignored
+
+
+def test_each_review_has_its_own_runs_of_a_finding(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        old, new = (make_review(db, state=ReviewState.DONE) for _ in range(2))
+        before = make_verification(runs=(Ran(exit=1, head="then\n"),) * 2)
+        seen = make_sighting(db, old, verification=before)
+        now = make_verification(runs=(Ran(exit=0, head="now\n"),), controls=(Ran(exit=3, head="control\n"),))
+        make_sighting(db, new, db.get_one(FindingRow, seen.finding_id), verification=now)
+        stranger = make_review(db, state=ReviewState.DONE)
+    then = findings.runs(shop, old.id, seen.finding_id)
+    assert ([ran.head for ran in then.runs], then.controls) == (["then\n", "then\n"], ())
+    later = findings.runs(shop, new.id, seen.finding_id)
+    assert [ran.head for ran in (*later.runs, *later.controls)] == ["now\n", "control\n"]
+    with pytest.raises(UnknownFinding):
+        findings.runs(shop, stranger.id, seen.finding_id)
 
 
 def test_an_ignore_lasts_until_its_end_or_until_it_is_taken_back(shop: Workshop, finding: FindingRow) -> None:

@@ -54,6 +54,7 @@ def reproduction(**changed: Any) -> Reproduction:
 def test_a_fault_shown_twice_with_its_control_is_confirmed(bench: Bench) -> None:
     result = bench.verify()
     assert (result.state, result.reason, len(result.runs)) == (VerificationState.CONFIRMED, "", 2)
+    assert [control.exit for control in result.controls] == [0, 0]
 
 
 def test_every_command_gets_a_fresh_box_and_none_stays(bench: Bench) -> None:
@@ -84,6 +85,7 @@ def test_a_failing_control_proves_nothing(bench: Bench) -> None:
     result = bench.verify()
     assert result.state is VerificationState.UNVERIFIED and "control failed, too" in result.reason
     assert "no such program" in result.reason
+    assert [control.head for control in result.controls] == ["no such program\n"]
 
 
 def test_a_reproduction_that_changes_the_source_proves_nothing(bench: Bench) -> None:

@@ -69,6 +69,7 @@ class Street:
             "/repos",
             f"/repos/{self.repo}",
             *(f"/findings/{one}" for one in self.findings),
+            *(f"/reviews/{self.done}/findings/{one}/runs" for one in self.findings),
             "/schedules",
             f"/schedules?repo={self.repo}",
             *(f"/schedules/{one}" for one in self.schedules),
@@ -163,7 +164,10 @@ def build(db: Session, text: str = "") -> Street:
         )
         ran = Ran(exit=1, seconds=0.4, head=say("3\n"), tail=say("tail"), dropped_bytes=3)
         verification = make_verification(
-            state, reason=say("shown in 2 of 2 runs"), runs=() if state is VerificationState.UNVERIFIED else (ran,) * 2
+            state,
+            reason=say("shown in 2 of 2 runs"),
+            runs=() if state is VerificationState.UNVERIFIED else (ran,) * 2,
+            controls=(ran.model_copy(update={"exit": 0}),) * 2 if number % 2 else (),
         )
         sighting = make_sighting(
             db,

@@ -231,6 +231,25 @@ def test_a_finding_is_opened_by_keyboard_and_its_command_copied(
     expect(tab.locator("#announce")).to_have_text("Copied to the clipboard")
 
 
+def test_the_runs_that_prove_a_finding_are_unfolded_in_its_review(tab: Page, street: Street) -> None:
+    tab.goto(f"/reviews/{street.done}")
+    finding = tab.locator("details.finding").first  # open from the start, and confirmed
+    fold = finding.locator("details[data-fill]")
+    fold.locator("summary").click()
+    first = finding.locator("details", has_text="Run 1: exit status 1, 400 ms: shows the fault").last
+    first.locator("summary").click()
+    expect(first.locator("pre.log")).to_contain_text("3 bytes not kept")
+    expect(finding.get_by_role("link", name="The verification runs")).to_have_count(0)
+
+
+def test_without_javascript_a_link_leads_to_the_runs_of_a_finding(plain: Page, street: Street) -> None:
+    plain.goto(f"/reviews/{street.done}")
+    finding = plain.locator("details.finding").first
+    finding.get_by_text("What the service saw when it ran this itself").click()
+    finding.get_by_role("link", name="The verification runs").click()
+    expect(plain.get_by_text("Run 1: exit status 1")).to_be_visible()
+
+
 def test_a_link_to_a_finding_opens_it(tab: Page, street: Street, shop: Workshop) -> None:
     fingerprint = findings.get(shop, street.findings[-1]).finding.fingerprint
     tab.goto(f"/reviews/{street.done}#finding-{fingerprint}")

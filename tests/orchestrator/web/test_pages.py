@@ -173,6 +173,7 @@ def test_the_list_is_filtered_and_paged(client: TestClient, typical: Street, sho
         "/schedules/00000000-0000-0000-0000-000000000000",
         "/steps/00000000-0000-0000-0000-000000000000",
         "/reviews/00000000-0000-0000-0000-000000000000/events",
+        "/reviews/00000000-0000-0000-0000-000000000000/findings/00000000-0000-0000-0000-000000000000/runs",
         "/reviews/00000000-0000-0000-0000-000000000000/export.json",
         "/compare?other=00000000-0000-0000-0000-000000000000",
         "/static/../app.py",
