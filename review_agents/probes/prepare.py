@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import needs
+from review_agents.probes.generated_sources import cython_command, cython_wanted, generated
 from review_agents.probes.install_failures import Failure, index_is_barred, read_failure
 from review_agents.probes.install_findings import asked_extras, install_candidates
 from review_agents.probes.manifest import Manifest, ReadText, find_projects
@@ -31,6 +32,7 @@ PLAIN, TEST = "/venv/plain", "/venv/test"
 KEPT = f"{PLAIN}/lamplighter"  # wheel/, sdist/, from-sdist/
 COPY = "/tmp/lamplighter-tree"
 PIP = "-m pip --no-input --disable-pip-version-check --no-color"
+COPY_TREE = f"rm -rf {COPY} && cp -a /job/repo {COPY} && mkdir -p {KEPT}"
 BUILD_S, INSTALL_S = 900.0, 900.0
 SLOW_BUILD_S = 90.0  # a project whose wheel took longer is not built a second time from its sdist
 ENDS_KEPT = 3000  # characters of each command's output that stay in the record
@@ -93,9 +95,10 @@ class Kitchen:
         failure = read_failure(ran)
         if index_is_barred(ran):
             self.barred = failure
-        made = self.generated(ran.output) if failure.is_fault else ""
+        made = generated(ran.output, self._tracked) if failure.is_fault else None
         if made:
-            return Failure(kind="needs", reason=made)
+            reason = f"needs {made.missing}, which is generated from {made.source} before the build"
+            return Failure(kind="needs", reason=reason)
         unmet = re.search(r"No matching distribution found for ([A-Za-z0-9][\w.-]*)", ran.output)
         if not failure.is_fault or unmet is None:
             return failure
@@ -106,16 +109,6 @@ class Kitchen:
         if asked.ok:
             return failure
         return Failure(kind="needs", reason=f"needs {unmet[1]}, which the package index here does not offer")
-
-    def generated(self, output: str) -> str:
-        """What the build misses that another tool makes from a file of the repo, as developers do before they build."""
-        missing = re.search(r"fatal error: ([\w./+-]+\.(?:c|cc|cpp|cxx|h|hpp)): No such file", output)
-        if missing is None:
-            return ""
-        stem = missing[1].rpartition("/")[2].rpartition(".")[0]
-        sources = [path for path in self._tracked if path.rpartition("/")[2].partition(".")[0] == stem]
-        sources = [path for path in sources if path.endswith((".pyx", ".pyx.in", ".y", ".l", ".in", ".proto", ".rl"))]
-        return f"needs {missing[1]}, which is generated from {sources[0]} before the build" if sources else ""
 
 
 def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
@@ -181,7 +174,7 @@ def prepare_python(kitchen: Kitchen, prepared: Prepared) -> Prepared:
 
 def install_plain(kitchen: Kitchen, prepared: Prepared) -> Prepared:
     """Build each project's wheel from a clean copy, install the wheels, and describe what arrived."""
-    kitchen.run("copy", f"rm -rf {COPY} && cp -a /job/repo {COPY} && mkdir -p {KEPT}", timeout_s=120)
+    kitchen.run("copy", COPY_TREE, timeout_s=120)
     own = kitchen.repo.settings.install
     if own:
         for command in own:
@@ -189,6 +182,8 @@ def install_plain(kitchen: Kitchen, prepared: Prepared) -> Prepared:
         built = [(manifest, "") for manifest in prepared.manifests if manifest.name]
     elif prepared.manifests:
         built = [(manifest, wheel) for manifest in prepared.manifests if (wheel := build_wheel(kitchen, manifest))]
+        if not built and translated(kitchen, prepared):
+            built = [(manifest, wheel) for manifest in prepared.manifests if (wheel := build_wheel(kitchen, manifest))]
         if not built:
             return prepared
         wheels = shlex.join(wheel for _, wheel in built)
@@ -243,6 +238,20 @@ def build_wheel(kitchen: Kitchen, manifest: Manifest) -> str:
     if not kitchen.run("wheel", command, timeout_s=BUILD_S).ok:
         return ""
     return newest(kitchen, folder, "whl")
+
+
+def translated(kitchen: Kitchen, prepared: Prepared) -> bool:
+    """Whether the C that the first wheel misses could be made from its .pyx, in the tree, as the developers do."""
+    failed = kitchen.first("wheel")
+    found = generated(failed.output, kitchen.repo.files) if failed else None
+    if found is None or not found.by_cython:
+        return False
+    wanted = cython_wanted(kitchen.repo.files, kitchen.read, prepared.manifests)
+    command = cython_command(found, kitchen.repo.files, wanted, PIP, f"{PLAIN}/bin/python")
+    if not kitchen.run("generate sources", command, timeout_s=BUILD_S).ok:
+        return False
+    kitchen.notes.append(f"{found.missing} was generated from {found.source} first: a fresh clone does not build.")
+    return kitchen.run("copy", COPY_TREE, timeout_s=120).ok
 
 
 def folder_name(manifest: Manifest) -> str:

@@ -86,8 +86,10 @@ class Prepared(Record):
 
     @property
     def blame(self) -> Attempt | None:
-        """The first command without which nothing can be installed, and which failed."""
-        return next((one for one in self.commands if one.failure and one.is_vital), None)
+        """The first command without which nothing can be installed, and which failed for good."""
+        later = {one.command for one in self.commands if one.ok}
+        vital = (one for one in self.commands if one.failure and one.is_vital and one.command not in later)
+        return next(vital, None)
 
     @property
     def not_installed(self) -> str:

@@ -14,6 +14,10 @@ FILES = {
         "```python\nfrom guest cimport Pool\ncdef Pool mem = Pool()\n```\n\n```python\n2 + 2  # 4\n```\n"
     ),
     "guest/__init__.py": "from docutils import nodes\n\n\ndef node():\n    return nodes.Text('guest')\n",
+    "setup.py": (
+        "from setuptools import Extension, setup\n\nsetup(ext_modules=[Extension('guest._fast', ['guest/_fast.c'])])\n"
+    ),
+    "guest/_fast.pyx": "def twice(int number):\n    return 2 * number\n",
     "conftest.py": "import pytest\n\n\n@pytest.hookimpl\ndef pytest_collect_file(path, parent):\n    return None\n",
     "tests/test_guest.py": "def test_nothing():\n    assert True\n",
 }
@@ -24,6 +28,14 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewed]:
     made = Reviewed(tmp_path_factory.mktemp("odd"), FILES)
     yield made
     made.close()
+
+
+def test_c_that_its_developers_make_with_cython_first_is_made_as_they_do(odd: Reviewed):
+    endings = [one.ok for one in odd.prepared.commands if one.purpose == "wheel"]
+    assert endings == [False, True] and odd.install.state is ProbeState.PASSED and not odd.install.candidates
+    assert "guest/_fast.c was generated from guest/_fast.pyx first" in odd.prepared.notes[0]
+    assert any(name.startswith("guest/_fast.") for name in odd.prepared.distributions[0].files)
+    assert odd.run("git status --porcelain --untracked-files=no").output == ""
 
 
 def test_a_package_that_only_its_host_can_import_has_no_import_time_and_says_so(odd: Reviewed):
