@@ -82,7 +82,7 @@ class Settings(BaseSettings):
     # Reviews
     budget_minutes: int = 60
     command_timeout_s: float = Field(900.0, gt=0)  # whatever a check would allow a command
-    measure_patience_s: float = Field(120.0, ge=0)  # of a review, for timings that others disturbed
+    measure_patience_s: float = Field(60.0, ge=0)  # of a review, for timings that others disturbed
     lease_s: float = 60.0
     max_attempts: int = 3
     free_disk_bytes: int = 2 << 30  # no review starts below this
@@ -91,6 +91,9 @@ class Settings(BaseSettings):
     model_url: str = ""  # empty: evidence only
     model_name: str = ""
     model_key_file: Path | None = None
+    model_tools: Literal["auto", "native", "text"] = "auto"  # auto: the endpoint is asked
+    model_temperature: float | None = Field(None, ge=0, le=2)  # None: the server's own
+    node_patience_minutes: int = Field(720, ge=0)  # then a review ends without what the node would have said
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_json: bool = False

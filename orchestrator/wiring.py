@@ -15,6 +15,7 @@ import structlog
 
 from orchestrator.clients.git import Git
 from orchestrator.clients.git_target import GitRules
+from orchestrator.clients.inference import HttpChatModel
 from orchestrator.clients.node import HttpNode
 from orchestrator.sandbox.contract import Box, BoxOrder, Description, Limits, Patience, Sandbox
 from orchestrator.sandbox.limits import configured
@@ -23,7 +24,8 @@ from orchestrator.sandbox.workspace import BoxWorkspace
 from orchestrator.services.workshop import Workshop, never
 from orchestrator.settings import Settings, SettingsError
 from orchestrator.store.session import open_sessions
-from review_agents.ports import Node, Workspace
+from review_agents.focus import Focus, FocusError, collected
+from review_agents.ports import ChatModel, Node, Workspace
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,7 @@ QUEUE = "reviews"
 WAKE_EXPIRES_S = 600  # a worker that was busy longer has looked at the table since
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 NODE_NOTE = "node on this machine"
+RECORDING = "recording:"  # instead of an endpoint's address
 
 
 def service(settings: Settings) -> Workshop:
@@ -43,6 +46,7 @@ def service(settings: Settings) -> Workshop:
         git=git(settings),
         nudge=nudge_of(settings),
         node=node(settings),
+        focuses=focuses(settings),
     )
 
 
@@ -90,6 +94,7 @@ def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], boo
         prepare=prepare,
         probes=ALL,
         stopping=stopping,
+        chat=chat_of(settings),
     )
 
 
@@ -187,15 +192,56 @@ def git(settings: Settings) -> Git:
 
 
 def node(settings: Settings) -> Node | None:
+    if not settings.model_url or settings.model_url.startswith(RECORDING):
+        return None
+    return HttpNode(settings.model_url, model_key(settings))
+
+
+def model_key(settings: Settings) -> str:
+    if settings.model_key_file is None:
+        return ""
+    try:
+        return settings.model_key_file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"The key file {settings.model_key_file} cannot be read: {error}.") from None
+
+
+def chat_of(settings: Settings) -> Callable[[], ChatModel] | None:
+    """What makes the model that agents think with: an endpoint, or a recording that is played back."""
     if not settings.model_url:
         return None
-    key = ""
-    if settings.model_key_file:
+    from review_agents.repetition import repeats_itself
+    from review_agents.scripted import recorded
+
+    if settings.model_url.startswith(RECORDING):
+        file = Path(settings.model_url.removeprefix(RECORDING))
         try:
-            key = settings.model_key_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise SettingsError(f"The key file {settings.model_key_file} cannot be read: {error}.") from None
-    return HttpNode(settings.model_url, key)
+            text = file.read_text(encoding="utf-8")
+            recorded(text)
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"The recording {file} cannot be played: {error}.") from None
+        return lambda: recorded(text)
+    key = model_key(settings)
+    return lambda: HttpChatModel(
+        settings.model_url,
+        settings.model_name,
+        key,
+        tools=settings.model_tools,
+        temperature=settings.model_temperature,
+        repeats=repeats_itself,
+    )
+
+
+def focuses(settings: Settings) -> dict[str, Focus]:
+    """Those of the package, and those that the operator put into the data folder."""
+    folder = settings.data / "focuses"
+    try:
+        found = [(str(file), file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.toml"))]
+        return collected(found)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The focuses in {folder} cannot be read: {error}.") from None
+    except FocusError as error:
+        raise SettingsError(f"A focus is wrong: {error}") from None
 
 
 def note_of(settings: Settings) -> str:

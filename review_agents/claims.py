@@ -148,18 +148,23 @@ def headings_above(text: str, line: int) -> str:
 
 
 def repeated(candidate: Candidate, known: Iterable[Candidate]) -> Candidate | None:
-    """What was claimed before and is the same: a fingerprint in common, or the same kind at the same symbol."""
+    """What was claimed before and is the same: a fingerprint, a proof or a quoted line in common, or much the same
+    words about the same symbol."""
     mine = fingerprints_of(candidate)
+    return next((other for other in known if mine & fingerprints_of(other) or alike(candidate, other)), None)
+
+
+def alike(candidate: Candidate, other: Candidate) -> bool:
+    if candidate.reproduction and other.reproduction and candidate.reproduction.command == other.reproduction.command:
+        return True
+    if candidate.kind is not other.kind:
+        return False
     place = candidate.places[0]
-    for other in known:
-        if mine & fingerprints_of(other):
-            return other
-        near = any(
-            one.file == place.file and (one.symbol or one.line) == (place.symbol or place.line) for one in other.places
-        )
-        if near and other.kind is candidate.kind and similar(candidate.title, other.title):
-            return other
-    return None
+    here = [one for one in other.places if one.file == place.file]
+    if any(one.quote == place.quote and one.line == place.line for one in here):
+        return True
+    near = any((one.symbol or one.line) == (place.symbol or place.line) for one in here)
+    return near and similar(candidate.title, other.title)
 
 
 def similar(one: str, other: str) -> bool:

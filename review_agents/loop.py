@@ -199,10 +199,16 @@ class Loop:
         return Question(
             messages=conversation.for_wire(self.talk.history),
             tools=tools,
-            max_tokens=self.task.focus.budget.answer_tokens,
+            max_tokens=self.answer_tokens(),
             seed=self.task.seed + self.meter.turns,
             conversation=f"focus:{self.task.focus.name}",
         )
+
+    def answer_tokens(self) -> int:
+        """Of one answer; in a small context no more than a quarter of it."""
+        most = self.task.focus.budget.answer_tokens
+        context = self.task.ability.context_tokens
+        return most if context is None else max(64, min(most, context // 4))
 
     # Taking an answer ---------------------------------------------------------------------------
 

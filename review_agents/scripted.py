@@ -89,6 +89,28 @@ def replayed(transcripts: Mapping[str, Iterable[Entry]]) -> ScriptedModel:
     return ScriptedModel({"": [], **answers}, native_tools=native, name="recording")
 
 
+RECORDING = "lamplighter_transcripts"
+
+
+def recording_of(transcripts: Mapping[str, Iterable[Entry]]) -> str:
+    """Transcripts as JSON, to be kept and played back."""
+    kept = {
+        conversation: [entry.model_dump(mode="json", exclude_defaults=True) for entry in entries]
+        for conversation, entries in transcripts.items()
+    }
+    return json.dumps({RECORDING: 1, "conversations": kept}, ensure_ascii=False, indent=1) + "\n"
+
+
+def recorded(text: str) -> ScriptedModel:
+    """The model that a recording is. Raises `ValueError` when the text is none."""
+    found = json.loads(text)
+    if not isinstance(found, dict) or found.get(RECORDING) != 1 or not isinstance(found.get("conversations"), dict):
+        raise ValueError("it is no recording of transcripts, version 1")
+    return replayed(
+        {name: [Entry.model_validate(entry) for entry in entries] for name, entries in found["conversations"].items()}
+    )
+
+
 def call(name: str, **arguments: Any) -> Answer:
     """An answer that calls one tool."""
     return calls((name, arguments))

@@ -19,7 +19,7 @@ from orchestrator.store.repos import Repo as RepoRow
 from orchestrator.store.repos import RepoKind
 from orchestrator.store.reviews import Review
 from orchestrator.store.steps import StepState
-from review_agents.ports import Stopped
+from review_agents.ports import NodeAway, Stopped
 from review_agents.records import Environment, Network, Ran
 
 log = structlog.get_logger(__name__)
@@ -36,6 +36,7 @@ class Outcome:
     summary: str = ""
     reason: str = ""
     also: Callable[[Session], None] = lambda db: None
+    failed: bool = False  # the step is shown as failed, and the review goes on with its result all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class Assignment:
     force: bool
     agents: bool
     budget_minutes: int
+    focuses: tuple[str, ...]
+    budget_tokens: int | None
 
 
 @dataclass
@@ -134,6 +137,8 @@ class Job:
             force=row.force,
             agents=row.agents,
             budget_minutes=row.budget_minutes,
+            focuses=tuple(row.focuses),
+            budget_tokens=row.budget_tokens,
         )
         self.deadline = time.monotonic() + row.budget_minutes * 60
         self.started = time.monotonic()
@@ -168,12 +173,13 @@ class Job:
         self.hold.write(lambda db: steps.plan(db, self.review_id, named))
 
     def step(self, name: str, work: Callable[[StepRun], Outcome], *, redo: bool = False) -> Any:
-        """Do the step unless it is done, and return its result. What `work` raises ends the step as failed."""
+        """Do the step unless it is done, and return its result. What `work` raises ends the step as failed;
+        a node that is away leaves it as it is, to be gone on with."""
         self.hold.check()
         if not redo:
             with self.shop.sessions.reading() as db:
                 row = steps.named(db, self.review_id, name)
-            if row is not None and row.state is StepState.DONE:
+            if row is not None and row.settled:
                 return row.result
         row = self.hold.write(lambda db: steps.start(db, self.review_id, name, self.shop.clock()))
         run = StepRun(self, row.id, name, row.attempt, StepLog(self.hold, row.id, row.attempt))
@@ -184,7 +190,7 @@ class Job:
             outcome = work(run)
             run.close()
             self.hold.check()
-        except UNWANTED:
+        except (*UNWANTED, NodeAway):
             run.close()
             raise
         except Exception as error:
@@ -206,7 +212,7 @@ class Job:
                 db,
                 run.id,
                 self.shop.clock(),
-                state=StepState.DONE,
+                state=StepState.FAILED if outcome.failed else StepState.DONE,
                 summary=outcome.summary,
                 reason=outcome.reason,
                 result=outcome.result,

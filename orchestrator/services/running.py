@@ -1,4 +1,4 @@
-"""One review from its claim to its end: checkout, prepare, probes, verify, merge, record.
+"""One review from its claim to its end: checkout, prepare, probes, focuses, verify, merge, record.
 
 Every step is a row. A successor of a killed worker takes the review over, finds the steps that are done, and goes
 on with the first that is not. Whatever happens, the row comes to an end or back into the queue.
@@ -6,7 +6,8 @@ on with the first that is not. Whatever happens, the row comes to an end or back
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from orchestrator.sandbox.contract import Box, Cancelled, Description, NeedsMissing, Role, SandboxError
-from orchestrator.services import claiming, filing, scheduling
+from orchestrator.services import claiming, filing, focusing, proving, scheduling
 from orchestrator.services.claiming import Hold, Interrupted
 from orchestrator.services.job import UNWANTED, Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
@@ -30,10 +31,13 @@ from orchestrator.store.reviews import Review, ReviewState
 from review_agents import lifecycle, repo_settings
 from review_agents.identity import fingerprint_of
 from review_agents.lifecycle import Claim, Filed, Known, Look, Recheck
-from review_agents.ports import Checkout, RepoProblem, Stopped, Workspace
+from review_agents.ports import Checkout, NodeAway, RepoProblem, Stopped, Workspace
 from review_agents.records import (
     Candidate,
     Environment,
+    FocusResult,
+    FocusState,
+    Lifecycle,
     Measurement,
     ProbeResult,
     ProbeState,
@@ -41,6 +45,7 @@ from review_agents.records import (
     Reproduction,
     Source,
     Verification,
+    VerificationState,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +56,7 @@ log = structlog.get_logger(__name__)
 CHECKOUT, PREPARE, INSTALL, MERGE, RECORD = "checkout", "prepare", "probe:install", "merge", "record"
 FIRST_PROBE, FIRST_VERIFY, LAST = 10, 1000, 1_000_000  # positions
 RETRY_AFTER_S = 60.0  # times the attempt
+NODE_AGAIN_S = 60.0  # a node that is away is asked again so often
 # Only the checks of installing and packaging may reach the network, through the egress proxy.
 EGRESS_PROBES = ("install", "wheel", "dependencies")
 EVIDENCE_ONLY = "evidence only: no model took part"
@@ -78,6 +84,15 @@ def execute(shop: Workshop, review_id: UUID) -> bool:
         except Interrupted as error:
             keep_volumes = True
             park(hold, after_s=0, note=str(error), count_attempt=False)
+        except NodeAway as error:
+            keep_volumes = True
+            park(
+                hold,
+                after_s=NODE_AGAIN_S,
+                note=f"waits for the node: {error}",
+                count_attempt=False,
+                state=ReviewState.WAITING_FOR_NODE,
+            )
         except (RepoProblem, SandboxError) as error:
             keep_volumes = retry_or_fail(hold, error)
         except Exception as error:
@@ -111,10 +126,11 @@ def run(hold: Hold) -> None:
     results = {INSTALL: ProbeResult.model_validate(job.result(INSTALL))}
     for probe in shop.probes:
         results[f"probe:{probe.name}"] = run_probe(job, probe, repo, prepared, description)
-    claimed = verify_all(job, results, repo, checkout)
+    thoughts = focusing.run_all(job, repo, checkout, prepared, results)
+    claimed = verify_all(job, {**results, **thoughts}, repo, checkout)
     rechecks = recheck_all(job, claimed, repo, checkout)
-    filed = merge(job, claimed, rechecks, results, prepared, repo)
-    record(job, filed, repo)
+    filed = merge(job, claimed, rechecks, looks_of(results, thoughts), prepared, repo)
+    record(job, filed, repo, tuple(thoughts.values()))
 
 
 # Checkout ----------------------------------------------------------------------------------
@@ -321,7 +337,9 @@ def keep_measurements(db: Session, job: Job, repo: Repo, key: str, measured: Seq
 # Verify ------------------------------------------------------------------------------------
 
 
-def verify_all(job: Job, results: dict[str, ProbeResult], repo: Repo, checkout: Checkout) -> list[Claim]:
+def verify_all(
+    job: Job, results: Mapping[str, ProbeResult | FocusResult], repo: Repo, checkout: Checkout
+) -> list[Claim]:
     """Every candidate with what our own re-run made of it; a step per fingerprint."""
     by_fingerprint: dict[str, list[tuple[str, Candidate]]] = {}
     for step, result in results.items():
@@ -364,7 +382,7 @@ def proved(verifier: Verifier, candidate: Candidate, known: dict[Reproduction, V
     """Verify it, without running again what was just run for another place of the same fault."""
     reproduction = candidate.reproduction
     if reproduction is None or verifier.quote_problem(candidate) or candidate.source is not Source.PROBE:
-        return verifier.verify(candidate)
+        return proving.verify(verifier, candidate)
     key = reproduction.model_copy(update={"expected": "", "observed": ""})
     if key not in known:
         known[key] = verifier.verify(candidate)
@@ -414,15 +432,22 @@ def recheck_work(job: Job, repo: Repo, checkout: Checkout, one: Known) -> Callab
 # Merge and record --------------------------------------------------------------------------
 
 
+def looks_of(results: Mapping[str, ProbeResult], thoughts: Mapping[str, FocusResult]) -> list[Look]:
+    """Which steps looked: absence of a finding says something only where its step came to its end."""
+    return [
+        *(Look(step=step) for step, result in results.items() if result.state is not ProbeState.COULD_NOT_RUN),
+        *(Look(step=step) for step, result in thoughts.items() if result.state is FocusState.FINISHED),
+    ]
+
+
 def merge(
     job: Job,
     claimed: Sequence[Claim],
     rechecks: dict[str, Recheck],
-    results: dict[str, ProbeResult],
+    looked: Sequence[Look],
     prepared: "Prepared",
     repo: Repo,
 ) -> tuple[Filed, ...]:
-    looked = [Look(step=step) for step, result in results.items() if result.state is not ProbeState.COULD_NOT_RUN]
     environments = [Environment.NONE]
     environments += [Environment.PLAIN] if prepared.installed_plain else []
     environments += [Environment.TEST] if prepared.installed_test else []
@@ -447,7 +472,7 @@ def merge(
     return FILED.validate_python(job.step(MERGE, work))
 
 
-def record(job: Job, filed: tuple[Filed, ...], repo: Repo) -> None:
+def record(job: Job, filed: tuple[Filed, ...], repo: Repo, thoughts: Sequence[FocusResult]) -> None:
     """File everything, end the review and set the next slot of its schedule, all in one transaction."""
     drop(job.shop, job.review_id)  # so that a review that is done has nothing left
 
@@ -456,10 +481,24 @@ def record(job: Job, filed: tuple[Filed, ...], repo: Repo) -> None:
         row = db.get_one(Review, job.review_id)
         filing.file(db, row, filed)
         scheduling.after(db, row, now, state=ReviewState.DONE)
-        claims.end(db, job.hold.lease, state=ReviewState.DONE, now=now, note=EVIDENCE_ONLY)
+        if thoughts:
+            row.tokens = focusing.tokens_of(thoughts, confirmed_by_focus(filed))
+        note = focusing.note_of(thoughts) if thoughts else EVIDENCE_ONLY
+        claims.end(db, job.hold.lease, state=ReviewState.DONE, now=now, note=note)
 
     spent = {"wall_s": time.monotonic() - job.started, "waited_s": job.patience.waited_s, **asdict(job.spent)}
     job.step(RECORD, lambda run: Outcome(spent, summary=f"{len(filed)} findings filed", also=finish_all))
+
+
+def confirmed_by_focus(filed: Sequence[Filed]) -> Counter[str]:
+    """Proved findings that are there now, by who found them."""
+    return Counter(
+        one.candidate.focus
+        for one in filed
+        if one.candidate.source is Source.AGENT
+        and one.verification.state is VerificationState.CONFIRMED
+        and one.lifecycle in (Lifecycle.NEW, Lifecycle.PERSISTING, Lifecycle.REGRESSED)
+    )
 
 
 # Endings -----------------------------------------------------------------------------------
@@ -476,14 +515,16 @@ def retry_or_fail(hold: Hold, error: RepoProblem | SandboxError) -> bool:
     return False
 
 
-def park(hold: Hold, *, after_s: float, note: str, count_attempt: bool) -> None:
+def park(
+    hold: Hold, *, after_s: float, note: str, count_attempt: bool, state: ReviewState = ReviewState.QUEUED
+) -> None:
     later = hold.shop.clock() + timedelta(seconds=after_s)
     try:
         hold.write(
             lambda db: claims.park(
                 db,
                 hold.lease,
-                state=ReviewState.QUEUED,
+                state=state,
                 not_before=later,
                 note=note,
                 count_attempt=count_attempt,

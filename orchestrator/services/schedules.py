@@ -51,7 +51,7 @@ def get(shop: Workshop, schedule_id: UUID) -> ScheduleRow:
 
 def create(shop: Workshop, repo_id: UUID, plan: Plan) -> UUID:
     """Raises `BadInput` naming the field."""
-    values = checked(plan)
+    values = checked(shop, plan)
     with shop.sessions.begin() as db:
         repo = repos.get(db, repo_id)
         if repo is None:
@@ -67,7 +67,7 @@ def create(shop: Workshop, repo_id: UUID, plan: Plan) -> UUID:
 
 def update(shop: Workshop, schedule_id: UUID, plan: Plan) -> None:
     """Replace the plan; the next slot follows from it. A loop whose review is under way waits for its end."""
-    values = checked(plan)
+    values = checked(shop, plan)
     with shop.sessions.begin() as db:
         schedule = known(db, schedule_id)
         for name, value in values.items():
@@ -98,7 +98,7 @@ def tonight(shop: Workshop) -> Tonight:
     return Tonight(now=now, coming=tuple(coming), waiting=waiting, last_night=last_night)
 
 
-def checked(plan: Plan) -> dict[str, object]:
+def checked(shop: Workshop, plan: Plan) -> dict[str, object]:
     """The plan's columns. Raises `BadInput`."""
     if plan.kind is ScheduleKind.NIGHTLY:
         try:
@@ -116,7 +116,7 @@ def checked(plan: Plan) -> dict[str, object]:
         "zone": check_zone(plan.zone),
         "pause_minutes": plan.pause_minutes if plan.kind is ScheduleKind.LOOP else 0,
         "ref": parse_ref(plan.ref),
-        "focuses": check_focuses(plan.focuses),
+        "focuses": check_focuses(plan.focuses, shop.focuses),
         "budget_minutes": plan.budget_minutes,
         "skip_unchanged": plan.skip_unchanged,
         "enabled": plan.enabled,

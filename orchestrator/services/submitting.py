@@ -1,6 +1,7 @@
 """Asking for a review."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -41,7 +42,7 @@ def submit(shop: Workshop, asked: Submission) -> UUID:
     What can be wrong is found now: raises `BadInput` (for the target `BadTarget`) naming the field.
     Nothing is written before all of it was checked.
     """
-    focuses = check_focuses(asked.focuses)
+    focuses = check_focuses(asked.focuses, shop.focuses)
     check_range("budget_minutes", asked.budget_minutes, MOST_MINUTES, "minutes")
     check_range("budget_tokens", asked.budget_tokens, MOST_TOKENS, "tokens")
     ref = parse_ref(asked.ref)
@@ -54,13 +55,15 @@ def submit(shop: Workshop, asked: Submission) -> UUID:
     return review_id
 
 
-def check_focuses(focuses: tuple[str, ...]) -> list[str]:
-    """The names in their order, each once."""
+def check_focuses(focuses: tuple[str, ...], known: Collection[str]) -> list[str]:
+    """The names in their order, each once. Where it is known which there are, only those."""
     if len(focuses) > MOST_FOCUSES:
         raise BadInput("focuses", f"{len(focuses)} focuses were given; at most {MOST_FOCUSES} are accepted.")
     for name in focuses:
         if not FOCUS.fullmatch(name):
             raise BadInput("focuses", f"{name[:60]!a} cannot be a focus; a name like “docs” was expected.")
+        if known and name not in known:
+            raise BadInput("focuses", f"There is no focus “{name}”. There are: {', '.join(known)}.")
     return list(dict.fromkeys(focuses))
 
 

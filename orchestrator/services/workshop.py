@@ -1,8 +1,8 @@
 """What services are handed: everything outside them, as protocols, built once per process by wiring."""
 
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -10,7 +10,8 @@ from uuid import UUID
 from orchestrator.sandbox.contract import Box, Limits, Patience, Sandbox
 from orchestrator.settings import Settings
 from orchestrator.store.session import Sessions
-from review_agents.ports import Git, Node, Workspace
+from review_agents.focus import Focus
+from review_agents.ports import ChatModel, Git, Node, Workspace
 from review_agents.records import ProbeResult, Repo
 
 if TYPE_CHECKING:  # the probes and what they import are for workers only
@@ -48,6 +49,8 @@ class Workshop:
     prepare: "Prepare | None" = None
     probes: "tuple[Probe, ...]" = ()
     stopping: Callable[[], bool] = never  # whether this process was told to end: then reviews are given back
+    chat: Callable[[], ChatModel] | None = None  # the model that agents think with; only workers have one
+    focuses: Mapping[str, Focus] = field(default_factory=dict)  # those there are, in the order in which they go
     node: Node | None = None  # None: no model is configured, reviews are evidence only
     clock: Callable[[], datetime] = utc_now  # aware
     resolve: Callable[[str], tuple[str, ...]] = addresses_of

@@ -40,6 +40,11 @@ class Step(Base):
     # What it produced; loaded only when asked for, because it can be large. For a probe: ProbeResult.
     result: Mapped[Any | None] = mapped_column(AnyJson, deferred=True)
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more is to be done: it is done, or failed in a way that is itself a result."""
+        return self.state is StepState.DONE or (self.state is StepState.FAILED and self.result is not None)
+
 
 class CandidateRow(Base):
     """A claim as it streams in; keyed by attempt, so that a replayed turn files nothing twice."""
@@ -59,13 +64,15 @@ def of_review(db: Session, review_id: UUID) -> Sequence[Step]:
     return db.scalars(select(Step).where(Step.review_id == review_id).order_by(Step.position, Step.name)).all()
 
 
-def results(db: Session, review_id: UUID, prefix: str) -> Sequence[tuple[UUID, str]]:
+def results(
+    db: Session, review_id: UUID, prefix: str, *, states: Sequence[StepState] = (StepState.DONE,)
+) -> Sequence[tuple[UUID, str]]:
     """Of the steps that are done and whose name begins so, in order: the id and the result as JSON text."""
     found = db.execute(
         select(Step.id, cast(Step.result, Text))
         .where(
             Step.review_id == review_id,
-            Step.state == StepState.DONE,
+            Step.state.in_(states),
             Step.result.is_not(None),
             Step.name.startswith(prefix, autoescape=True),
         )

@@ -1,0 +1,83 @@
+"""Proving what agents claim: harder than what probes claim, because a model writes the script and may fool itself.
+
+Beside what every claim must hold (services/verifying.py), an agent's script is run once where the package and the repo
+are absent. One that shows its text there as well has shown nothing about them. Scripts that look as if they depended on
+time are run more often.
+"""
+
+import re
+
+from orchestrator.sandbox.contract import SandboxError
+from orchestrator.services.verifying import Verifier
+from review_agents.records import Candidate, Environment, Reproduction, Source, Verification, VerificationState
+
+ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"
+TIMING = re.compile(
+    r"\b(?:sleep|time\.|timeit|perf_counter|thread|Thread|asyncio|concurrent|multiprocessing|race|random|uuid|wait\b|&\s*$)",
+    re.MULTILINE,
+)
+MORE_ROUNDS = 2  # of two runs each, when the outcome may depend on time
+TAIL_CHARS = 600
+
+
+def verify(verifier: Verifier, candidate: Candidate) -> Verification:
+    """What came of the claim. Raises `Cancelled` and `LostClaim` only."""
+    found = verifier.verify(candidate)
+    reproduction = candidate.reproduction
+    if candidate.source is not Source.AGENT or reproduction is None or found.state is not VerificationState.CONFIRMED:
+        return found
+    problem = shows_without_the_repo(verifier, reproduction)
+    if problem:
+        return found.model_copy(update={"state": VerificationState.UNVERIFIED, "reason": problem})
+    if TIMING.search(reproduction.command):
+        return again(verifier, candidate, found)
+    return found
+
+
+def again(verifier: Verifier, candidate: Candidate, found: Verification) -> Verification:
+    """More runs of a script that was confirmed so far; one that fails makes it flaky."""
+    assert candidate.reproduction is not None
+    for _ in range(MORE_ROUNDS):
+        more = verifier.rerun(candidate.reproduction, candidate.source)
+        runs = found.runs + more.runs
+        if more.state is not VerificationState.CONFIRMED:
+            reason = more.reason or "not shown in a later run"
+            return found.model_copy(update={"state": VerificationState.FLAKY, "reason": reason, "runs": runs})
+        found = found.model_copy(update={"runs": runs})
+    return found
+
+
+def shows_without_the_repo(verifier: Verifier, reproduction: Reproduction) -> str:
+    """Why the script proves nothing: its text appears where there is neither package nor repo. "" when it does not."""
+    try:
+        box = verifier.boxes("absent", egress=False)
+        try:
+            ran = box.run(
+                ABSENT + reproduction.command,
+                environment=Environment.NONE,
+                timeout_s=min(reproduction.timeout_s, max(verifier.time_left(), 1.0)),
+            )
+        finally:
+            box.destroy()
+    except SandboxError as error:
+        return f"the sandbox failed: {error}"
+    if reproduction.symptom.shown_by(ran):
+        return "it shows the same without the package and the repo, so it proves nothing about them"
+    return ""
+
+
+def trial(verifier: Verifier, candidate: Candidate) -> str:
+    """For the agent, at once: why its proof does not hold, with what its script said; "" when it holds."""
+    if candidate.reproduction is None:
+        return ""
+    found = verify(verifier, candidate)
+    if found.state is VerificationState.CONFIRMED:
+        return ""
+    wanted = ", ".join(repr(text) for text in candidate.reproduction.symptom.contains)
+    reasons = {
+        VerificationState.NOT_REPRODUCED: f"its output did not contain {wanted}",
+        VerificationState.FLAKY: f"it showed the fault only sometimes ({found.reason})",
+    }
+    said = found.runs[0] if found.runs else None
+    shown = f" It ended with {said.ending} and said: {said.output.strip()[-TAIL_CHARS:]!r}" if said else ""
+    return f"{reasons.get(found.state, found.reason)}.{shown}"

@@ -1,0 +1,372 @@
+"""Agents within a review: the whole path over a scripted model, a sandbox that plays a script, and real tables."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select
+
+from orchestrator.sandbox.contract import BoxGone
+from orchestrator.services import exporting, reviews, submitting, working
+from orchestrator.services.proving import ABSENT
+from orchestrator.services.submitting import Submission
+from orchestrator.services.views import ReviewPage, ReviewState, StepState
+from orchestrator.services.workshop import Workshop
+from orchestrator.store import logs, transcripts
+from orchestrator.store.session import Sessions
+from orchestrator.store.steps import CandidateRow, Step
+from review_agents.focus import builtin
+from review_agents.ports import NodeAway, NodeRefused
+from review_agents.records import Candidate, Entry, Lifecycle, Ran, Source, VerificationState
+from review_agents.scripted import ScriptedModel, call, recorded, recording_of, said
+from tests.support.tiny import FILES, SECOND, Script, TinyGit, tiny_shop
+
+PROVE = "set -e\nbash greet.sh | tr a-z A-Z"
+SHOUTS = Ran(exit=0, seconds=0.1, head="GOOD MORNING\n")
+FOCUSES = {name: builtin()[name] for name in ("newcomer", "correctness")}
+
+
+def finding(**changed: Any) -> dict[str, Any]:
+    return {
+        "title": "greet.sh greets in the morning at any time of the day",
+        "kind": "correctness",
+        "rule": "wrong_result",
+        "severity": "high",
+        "severity_reason": "everybody who greets in the evening",
+        "experience": "In the evening a user is told good morning.",
+        "file": "greet.sh",
+        "quote": "echo good morning",
+        "command": PROVE,
+        "output_contains": ["GOOD MORNING"],
+        "control": "test -f greet.sh",
+        **changed,
+    }
+
+
+DONE = call("finish", summary="I looked at the one script.", scores={"correctness": 4, "overall": 5})
+NOTHING = [call("read", path="README.md"), DONE]
+FINDS = [call("run", command="bash greet.sh"), call("record_finding", **finding()), DONE]
+
+
+@pytest.fixture
+def script() -> Script:
+    return Script(**{PROVE: SHOUTS})
+
+
+@pytest.fixture
+def shop(sessions: Sessions, tmp_path: Path, script: Script) -> Workshop:
+    return thinking(sessions, tmp_path, script, newcomer=NOTHING, correctness=FINDS)
+
+
+def thinking(sessions: Sessions, data: Path, script: Script, **answers: Sequence[Any]) -> Workshop:
+    """A workshop whose model is scripted for each focus; `shop.chat()` is always the same model."""
+    model = ScriptedModel({f"focus:{name}": steps for name, steps in answers.items()})
+    shop = tiny_shop(sessions, data, script=script, chat=lambda: model, focuses=FOCUSES)
+    files = {name: text.encode() for name, text in FILES.items()}
+    shop.sandbox.files = files  # type: ignore[union-attr]
+    return shop
+
+
+def reviewed(shop: Workshop, **given: Any) -> ReviewPage:
+    review_id = submitting.submit(shop, Submission("https://git.example/team/tiny", **given))
+    working.do_one(shop, review_id)
+    return reviews.get(shop, review_id)
+
+
+def model_of(shop: Workshop) -> ScriptedModel:
+    assert shop.chat is not None
+    model = shop.chat()
+    assert isinstance(model, ScriptedModel)
+    return model
+
+
+def step(page: ReviewPage, name: str) -> Any:
+    return next(one for one in page.steps if one.name == name)
+
+
+def by_agents(page: ReviewPage) -> list[Any]:
+    return [one for one in page.findings if one.source is Source.AGENT]
+
+
+# The whole path ------------------------------------------------------------------------------
+
+
+def test_focuses_run_as_steps_and_what_they_find_is_proved_and_filed_by_code(shop: Workshop, script: Script) -> None:
+    page = reviewed(shop)
+    assert (page.row.state, page.row.error) == (ReviewState.DONE, "")
+    names = [one.name for one in page.steps if not one.name.startswith("verify:")]
+    assert names[-4:] == ["focus:newcomer", "focus:correctness", "merge", "record"]
+    (found,) = by_agents(page)
+    assert (found.lifecycle, found.verification_state) == (Lifecycle.NEW, VerificationState.CONFIRMED)
+    assert (found.focus, found.rule, found.places[0].file) == ("correctness", "wrong_result", "greet.sh")
+    assert "evidence only" not in page.row.outcome_note
+    assert (page.model, page.node) == ("scripted", "scripted")
+    proofs = [command for command in script.ran if command == PROVE]
+    assert len(proofs) == 4, "twice when it was recorded, twice to verify it"
+    assert script.ran.count(ABSENT + PROVE) == 2 and script.ran.count("test -f greet.sh") == 4
+
+
+def test_without_agents_nothing_of_it_happens(shop: Workshop) -> None:
+    page = reviewed(shop, agents=False)
+    assert "evidence only" in page.row.outcome_note and page.tokens == {} and page.model == ""
+    assert not any(one.name.startswith("focus:") for one in page.steps) and model_of(shop).asked == []
+
+
+def test_only_the_focuses_that_were_asked_for_run(shop: Workshop) -> None:
+    page = reviewed(shop, focuses=("correctness",))
+    assert [one.name for one in page.steps if one.name.startswith("focus:")] == ["focus:correctness"]
+
+
+def test_a_focus_that_does_not_exist_is_refused_with_those_that_do(shop: Workshop) -> None:
+    from orchestrator.services.errors import BadInput
+
+    with pytest.raises(BadInput, match=r"no focus “beauty”.*newcomer, correctness"):
+        reviewed(shop, focuses=("beauty",))
+
+
+def test_tokens_are_recorded_by_focus_with_what_a_confirmed_finding_cost(shop: Workshop) -> None:
+    tokens = reviewed(shop).tokens
+    correctness = tokens["by_focus"]["correctness"]
+    assert tokens["prompt"] > tokens["cached"] > 0 and tokens["completion"] > 0
+    assert (correctness["turns"], correctness["findings"], correctness["confirmed"]) == (3, 1, 1)
+    assert correctness["per_confirmed"] > 0 and tokens["by_focus"]["newcomer"]["per_confirmed"] is None
+    assert tokens["per_confirmed"] > correctness["per_confirmed"]
+
+
+def test_what_an_agent_did_is_in_the_steps_log_while_it_runs(shop: Workshop) -> None:
+    page = reviewed(shop)
+    with shop.sessions.reading() as db:
+        text = logs.text_of(db, step(page, "focus:correctness").id)
+    assert '> run {"command": "bash greet.sh"}' in text and "$ bash greet.sh" in text and "> record_finding" in text
+
+
+def test_the_transcript_is_stored_whole_and_is_a_model(shop: Workshop, sessions: Sessions, tmp_path: Path) -> None:
+    first = reviewed(shop)
+    transcripts_of_review = {}
+    with shop.sessions.reading() as db:
+        for step_id, name, number in transcripts.steps_with(db, first.row.id):
+            entries = [Entry.model_validate(turn.body) for turn in transcripts.of_step(db, step_id)]
+            assert len(entries) == number
+            transcripts_of_review[name] = entries
+    text = recording_of(transcripts_of_review)
+    from dataclasses import replace
+
+    again = reviewed(replace(shop, chat=lambda: recorded(text)))
+    assert again.row.state is ReviewState.DONE
+    assert [one.lifecycle for one in again.findings] == [Lifecycle.PERSISTING] * len(first.findings)
+    assert again.row.counts.new == 0
+
+
+# Proofs --------------------------------------------------------------------------------------
+
+
+def test_a_script_that_shows_its_text_without_the_repo_proves_nothing(shop: Workshop, script: Script) -> None:
+    script.says[ABSENT + PROVE] = SHOUTS
+    insists = [call("record_finding", **finding())] * 2 + [DONE]
+    model_of(shop)._left["focus:correctness"] = list(insists)
+    page = reviewed(shop)
+    (found,) = by_agents(page)
+    assert found.verification_state is VerificationState.UNVERIFIED
+    assert "without the package and the repo" in found.verification_reason
+    told = model_of(shop).asked[-2].messages[-1].text
+    assert "Not stored yet" in told and "without the package and the repo" in told
+
+
+def test_a_script_that_does_not_show_the_fault_is_not_reproduced_whatever_the_model_says(
+    shop: Workshop, script: Script
+) -> None:
+    script.says[PROVE] = Ran(exit=0, head="HELLO\n")
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **finding())] * 2 + [DONE]
+    (found,) = by_agents(reviewed(shop))
+    assert found.verification_state is VerificationState.NOT_REPRODUCED
+
+
+def test_a_script_that_seems_to_depend_on_time_is_run_more_often(shop: Workshop, script: Script) -> None:
+    slow = f"sleep 0.01\n{PROVE}"
+    script.says[slow] = [*[SHOUTS] * 8, Ran(exit=0, head="HELLO\n")]  # steady at the trial and at first
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **finding(command=slow)), DONE]
+    (found,) = by_agents(reviewed(shop))
+    assert found.verification_state is VerificationState.FLAKY
+
+
+def test_an_opinion_is_filed_as_one_with_its_quotes_and_never_counts_as_proved(shop: Workshop) -> None:
+    opinion = finding(opinion=True, command="", output_contains=[], kind="usability", rule="hard_to_use_right")
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **opinion), DONE]
+    page = reviewed(shop)
+    (found,) = by_agents(page)
+    assert found.opinion and found.verification_state is VerificationState.UNVERIFIED
+    assert "an opinion" in found.verification_reason and page.row.counts.unproved == 1
+
+
+def test_the_same_fault_found_by_two_focuses_is_one_finding(sessions: Sessions, tmp_path: Path, script: Script) -> None:
+    other = finding(title="It says good morning in the evening, too", rule="wrong_edge_case")
+    again = [call("record_finding", **other), call("record_finding", **finding()), DONE]
+    shop = thinking(sessions, tmp_path, script, newcomer=FINDS, correctness=again)
+    page = reviewed(shop)
+    assert len(by_agents(page)) == 1
+
+
+# Nights --------------------------------------------------------------------------------------
+
+
+def test_a_fault_that_a_second_mind_sees_first_on_the_same_commit_is_seen_late(shop: Workshop) -> None:
+    model_of(shop)._left["focus:correctness"] = [*NOTHING, *FINDS]
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING]
+    reviewed(shop)
+    (found,) = by_agents(reviewed(shop))
+    assert found.lifecycle is Lifecycle.NEW and found.seen_late
+
+
+def test_a_fault_that_a_focus_does_not_mention_again_persists_until_it_is_proved_fixed(
+    shop: Workshop, script: Script
+) -> None:
+    model_of(shop)._left["focus:correctness"] = [*FINDS, *NOTHING, *NOTHING]
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING, *NOTHING]
+    reviewed(shop)
+    (found,) = by_agents(reviewed(shop))
+    assert found.lifecycle is Lifecycle.PERSISTING
+    assert isinstance(shop.git, TinyGit)
+    shop.git.commits[SECOND] = FILES
+    shop.git.head = SECOND
+    script.says[PROVE] = Ran(exit=0, head="GOOD EVENING\n")
+    (found,) = by_agents(reviewed(shop))
+    assert found.lifecycle is Lifecycle.FIXED
+
+
+def test_a_focus_that_died_half_way_marks_nothing(shop: Workshop, script: Script) -> None:
+    model_of(shop)._left["focus:correctness"] = [*FINDS, NodeRefused("out of order")]
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING]
+    reviewed(shop)
+    assert isinstance(shop.git, TinyGit)
+    shop.git.commits[SECOND] = {**FILES, "greet.sh": "echo $GREETING\n"}
+    shop.git.head = SECOND
+    script.says[PROVE] = Ran(exit=127, head="not found\n")  # the proof cannot run either
+    page = reviewed(shop)
+    assert not [one for one in by_agents(page) if one.lifecycle is Lifecycle.FIXED]
+    assert "1 of 2 focuses came to their end (correctness: node failed)" in page.row.outcome_note
+
+
+# Endings -------------------------------------------------------------------------------------
+
+
+def test_a_focus_that_produced_nothing_is_a_failed_step_and_the_review_goes_on(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [said("Fine.")] * 9
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.DONE and len(by_agents(page)) == 1
+    failed = step(page, "focus:newcomer")
+    assert failed.state is StepState.FAILED and "produced nothing" in failed.reason
+    assert "newcomer: produced nothing" in page.row.outcome_note
+
+
+def test_a_focus_whose_turn_comes_after_the_budget_says_that_it_did_not_run(shop: Workshop) -> None:
+    from orchestrator.services import job
+
+    class Late(job.Job):
+        def time_left(self) -> float:
+            return 10.0
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr("orchestrator.services.running.Job", Late)
+    try:
+        page = reviewed(shop)
+    finally:
+        patch.undo()
+    assert "budget of 60 minutes was used up" in step(page, "focus:newcomer").reason and by_agents(page) == []
+
+
+def test_a_container_that_dies_under_a_command_is_replaced_and_the_agent_is_told(shop: Workshop) -> None:
+    bomb = ":(){ :|:& };:"
+    model_of(shop)._left["focus:newcomer"] = [call("run", command=bomb), call("run", command="ls"), DONE]
+    died = iter([True])
+
+    def dies() -> Ran:
+        if next(died, False):
+            raise BoxGone("its processes were all ended")
+        return Ran(exit=0)
+
+    shop.sandbox.script.says[bomb] = dies  # type: ignore[union-attr]
+    page = reviewed(shop, focuses=("newcomer",))
+    assert page.row.state is ReviewState.DONE and page.row.outcome_note == ""
+    assert any("a fresh one took its place" in one.text for one in model_of(shop).asked[1].messages)
+    assert not shop.sandbox.boxes  # type: ignore[union-attr]
+
+
+# The node ------------------------------------------------------------------------------------
+
+
+def test_a_node_that_goes_away_parks_the_review_which_goes_on_where_it_was(shop: Workshop, script: Script) -> None:
+    model_of(shop)._left["focus:correctness"] = [*FINDS[:2], NodeAway("connection refused"), DONE]
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.WAITING_FOR_NODE and "connection refused" in page.row.outcome_note
+    assert page.attempt == 0, "waiting costs no attempt"
+    assert not shop.sandbox.boxes and shop.sandbox.volumes  # type: ignore[union-attr]
+    asked_before = len(model_of(shop).asked)
+    assert working.work(shop) == 0  # not yet
+    shop.clock.forward(minutes=2)  # type: ignore[attr-defined]
+    assert working.work(shop) == 1
+    page = reviews.get(shop, page.row.id)
+    assert page.row.state is ReviewState.DONE and len(by_agents(page)) == 1
+    assert len(model_of(shop).asked) == asked_before + 1, "the newcomer was not asked again, nor what was said before"
+    messages = model_of(shop).asked[-1].messages
+    assert messages[-1].text.endswith("Go on where you were.") and step(page, "focus:correctness").attempt == 2
+    with shop.sessions.reading() as db:
+        assert len(db.scalars(select(CandidateRow)).all()) == 1
+
+
+def test_a_node_that_stays_away_ends_the_focuses_and_the_evidence_is_filed(
+    sessions: Sessions, tmp_path: Path, script: Script
+) -> None:
+    shop = thinking(sessions, tmp_path, script, newcomer=[NodeAway("no route")] * 9, correctness=[NodeAway("x")] * 9)
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.WAITING_FOR_NODE
+    shop.clock.forward(hours=13)  # type: ignore[attr-defined]
+    working.work(shop)
+    page = reviews.get(shop, page.row.id)
+    assert page.row.state is ReviewState.DONE and len(page.findings) == 1
+    assert "stayed away longer than 12:00:00: no route" in step(page, "focus:newcomer").reason
+
+
+def test_a_waiting_review_can_be_cancelled(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [NodeAway("loading")]
+    page = reviewed(shop)
+    reviews.cancel(shop, page.row.id)
+    assert reviews.get(shop, page.row.id).row.state is ReviewState.CANCELLED
+
+
+def test_a_review_that_is_cancelled_while_its_agent_thinks_ends_at_once(shop: Workshop) -> None:
+    seen: list[UUID] = []
+
+    def cancels(question: Any) -> Any:
+        with shop.sessions.reading() as db:
+            seen.append(db.scalars(select(Step.review_id)).first())  # type: ignore[arg-type]
+        reviews.cancel(shop, seen[0])
+        return call("run", command="ls")
+
+    model_of(shop)._left["focus:newcomer"] = [cancels, *[call("run", command=f"ls {n}") for n in range(30)]]
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.CANCELLED and len(model_of(shop).asked) < 5
+    assert not shop.sandbox.boxes and not shop.sandbox.volumes  # type: ignore[union-attr]
+
+
+# What is shown -------------------------------------------------------------------------------
+
+
+def test_the_export_names_model_tokens_and_who_found_what(shop: Workshop) -> None:
+    import json
+
+    page = reviewed(shop)
+    export = json.loads(exporting.export(shop, page.row.id, "json"))
+    assert export["model"] == "scripted" and export["tokens"]["by_focus"]["correctness"]["confirmed"] == 1
+    (found,) = [one for one in export["findings"] if one["source"] == "agent"]
+    assert found["focus"] == "correctness" and found["verification"]["state"] == "confirmed"
+
+
+def test_candidates_are_stored_as_they_come(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [call("record_finding", **finding()), NodeAway("gone")]
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.WAITING_FOR_NODE
+    with shop.sessions.reading() as db:
+        (row,) = db.scalars(select(CandidateRow)).all()
+    assert Candidate.model_validate(row.body).title.startswith("greet.sh greets")
