@@ -38,7 +38,6 @@ class Filters:
         self.temperature, self.top_p, self.repetition = one.clone(), one.clone(), one.clone()
         self.min_p, self.presence, self.frequency = one.clone(), one.clone(), one.clone()
         self.top_k = torch.zeros((), dtype=torch.int64, device=device)
-        self.seed = torch.zeros((), dtype=torch.int64, device=device)
         self.bias = torch.zeros(ids, device=device)
         self.in_prompt = torch.zeros(ids, dtype=torch.bool, device=device)
         self.said = torch.zeros(ids, device=device)  # how often each id was said
@@ -63,7 +62,6 @@ class Filters:
         self.repetition.fill_(sampling.repetition_penalty)
         self.presence.fill_(sampling.presence_penalty)
         self.frequency.fill_(sampling.frequency_penalty)
-        self.seed.fill_(sampling.seed - (1 << 64) if sampling.seed >= 1 << 63 else sampling.seed)
         self.bias.zero_()
         for token, value in sampling.logit_bias.items():
             if not 0 <= token < self.ids:
@@ -92,6 +90,7 @@ class Filters:
         """
         rows = logits.shape[0]
         logits = logits + self.bias
+        drafts = drafts.clamp(0, self.ids - 1)  # a mask that stands there counts for no valid row
         before = torch.ones(rows, rows - 1, device=logits.device).tril(-1)
         counts = self.said.expand(rows, -1).scatter_add(1, drafts.expand(rows, -1), before)
         said = counts > 0
@@ -121,6 +120,14 @@ def unpack(words: torch.Tensor, ids: int) -> torch.Tensor:
     """Bool [rows, ids] from int32 words, lowest bit first."""
     bits = (words[..., None] >> torch.arange(WORD, device=words.device, dtype=words.dtype)) & 1
     return bits.flatten(-2)[..., :ids].to(torch.bool)
+
+
+def pack(flags: torch.Tensor) -> torch.Tensor:
+    """int32 [ceil(ids / 32)] from bool [ids]; the other way of `unpack`."""
+    padded = torch.zeros(-(-flags.shape[0] // WORD) * WORD, dtype=torch.int64, device=flags.device)
+    padded[: flags.shape[0]] = flags
+    words = (padded.view(-1, WORD) << torch.arange(WORD, device=flags.device)).sum(-1)
+    return torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
 
 
 def everything(rows: int, ids: int, device: torch.device) -> torch.Tensor:

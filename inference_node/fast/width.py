@@ -98,11 +98,11 @@ class Width:
         self.spent.mul_(keep).add_(self.costs[offered.clamp(0, self.most)] * counts * (1.0 - MEMORY))
 
 
-def parse(width: str) -> dict[str, int | bool | None]:
-    """What `--width` says, as arguments of Width."""
-    if width == "adaptive":
-        return {"adaptive": True}
-    return {"rows": None if width == "off" else int(width)}
+def width(asked: str, block: int, device: torch.device) -> Width:
+    """What `--width` says: off, a number of rows, or adaptive."""
+    if asked == "adaptive":
+        return Width(block, device, adaptive=True)
+    return Width(block, device, rows=None if asked == "off" else int(asked))
 
 
 def survival(accepted: Sequence[int], block: int) -> list[float]:

@@ -64,11 +64,11 @@ def load_reference(
     dtype = DTYPES.get(SHORT.get(weights, weights))
     if dtype is None:
         raise NodeError(f'weights="{weights}"; the reference knows {", ".join([*DTYPES, *SHORT])}.')
-    where = _device(device)
+    where = usable_device(device)
     files = model_files.find(model, told)
     config = model_weights.text_config(files)
     tokenizer = files.tokenizer
-    ids = _target_ids(files, config, tokenizer)
+    ids = target_ids(files, config, tokenizer)
     drafter_files = None if draft in ("none", "ngram", "mtp") else model_files.find(draft, told)
     drafter = None if drafter_files is None else load_drafter(drafter_files, ids, dtype, where)
     rows = block or (drafter.config.block if drafter else MTP_BLOCK if draft == "mtp" else DEFAULT_BLOCK)
@@ -92,7 +92,7 @@ def load_reference(
         weights=SHORT.get(weights, weights),
         vocab=text.vocab,
         known_ids=text.known_ids,
-        context=_context(config, context),
+        context=context_of(config, context),
         block=rows,
         stop_ids=tuple(sorted(stop_ids(files, config, tokenizer))),
         drafter=drafts.name,
@@ -100,7 +100,7 @@ def load_reference(
         weight_bytes=text.weight_bytes,
     )
     told("ready", 1.0)
-    return Loaded(make_target(text, drafts, facts, own_noise=own_noise, holes=_holes(text, tokenizer)), files)
+    return Loaded(make_target(text, drafts, facts, own_noise=own_noise, holes=holes(tokenizer, text.known_ids, text.device)), files)
 
 
 def stop_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> set[int]:
@@ -116,7 +116,8 @@ def stop_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> set[int]:
     return found
 
 
-def _target_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> TargetIds:
+def target_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> TargetIds:
+    """What a drafter is checked against."""
     taken = {token: "an end-of-turn token" for token in stop_ids(files, config, tokenizer)}
     pad = getattr(config, "pad_token_id", None)
     if pad is not None:
@@ -141,26 +142,29 @@ def _target_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> Target
     return TargetIds(config.num_hidden_layers, config.hidden_size, config.vocab_size, known, taken, added)
 
 
-def _holes(text: TextModel, tokenizer: Any | None) -> torch.Tensor | None:
+def holes(tokenizer: Any | None, ids: int, device: torch.device) -> torch.Tensor | None:
+    """Bool [ids], true for ids that no tokenizer entry has; None where there are none."""
     if tokenizer is None:
         return None
     known = set(tokenizer.get_vocab().values())
-    missing = [token for token in range(text.known_ids) if token not in known]
+    missing = [token for token in range(ids) if token not in known]
     if not missing:
         return None
-    holes = torch.zeros(text.known_ids, dtype=torch.bool, device=text.device)
-    holes[missing] = True
-    return holes
+    found = torch.zeros(ids, dtype=torch.bool, device=device)
+    found[missing] = True
+    return found
 
 
-def _context(config: Any, asked: int | None) -> int:
+def context_of(config: Any, asked: int | None) -> int:
+    """Positions a sequence may have."""
     most = int(config.max_position_embeddings)
     if asked is not None and not 1 <= asked <= most:
         raise NodeError(f"context={asked}; this model's positions end at {most}.")
     return asked or most
 
 
-def _device(name: str) -> torch.device:
+def usable_device(name: str) -> torch.device:
+    """Raises NodeError when nothing can be put on it."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)

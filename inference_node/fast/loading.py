@@ -1,0 +1,200 @@
+"""From names of models to a fast target that is ready."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inference_node.fast import drafter as drafters
+from inference_node.fast import reading
+from inference_node.fast import weights as fast_weights
+from inference_node.fast import width as widths
+from inference_node.fast.cycle import Runner
+from inference_node.fast.drafter import BlockDrafter
+from inference_node.fast.forward import Model
+from inference_node.fast.memory import CacheShape, Pages, Table
+from inference_node.fast.parts import Parts
+from inference_node.fast.sizes import NotForFast, Sizes, sizes
+from inference_node.fast.state import ROLLBACKS, Recurrent
+from inference_node.fast.target import FastTarget
+from inference_node.fast.weights import Weights
+from inference_node.kernels.plain.block_attention import SPLIT
+from inference_node.models import files as model_files
+from inference_node.models import rope as ropes
+from inference_node.models import weights as model_weights
+from inference_node.models.draft_weights import LoadedDrafter, load_drafter
+from inference_node.models.errors import NodeError
+from inference_node.models.files import ModelFiles, Told, untold
+from inference_node.models.rope import Rope
+from inference_node.speculate.loading import (
+    DEFAULT_BLOCK,
+    DTYPES,
+    SHORT,
+    context_of,
+    holes,
+    stop_ids,
+    target_ids,
+    usable_device,
+)
+from inference_node.speculate.propose import NgramDrafter
+from inference_node.speculate.seam import TargetFacts
+
+log = logging.getLogger(__name__)
+
+LOSSY = ("int8", "mxfp4")
+SPARE_PAGES = 32
+"""Cache pages beside those of the live sequence and of the kept states: copies that are being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class FastLoaded:
+    """A target, and the files that its text side needs."""
+
+    target: FastTarget
+    files: ModelFiles
+
+    @property
+    def tokenizer(self) -> Any | None:
+        """transformers' tokenizer with the model's own chat template, or None."""
+        return self.files.tokenizer
+
+
+def load_fast(
+    model: str,
+    draft: str = "none",
+    *,
+    device: str = "cpu",
+    weights: str = "bfloat16",
+    rollback: str = "fold",
+    width: str = "off",
+    context: int | None = None,
+    block: int | None = None,
+    prefix_bytes: int = 1 << 30,
+    own_noise: bool = True,
+    graphs: bool = True,
+    told: Told = untold,
+) -> FastLoaded:
+    """Load a model with a drafter: the name of one, or none, or ngram.
+
+    weights: as for the reference, or int8 or mxfp4, which lose bits. prefix_bytes: of cache pages that states kept
+    between turns may hold beside the live sequence. Raises NotForFast where the reference could serve, else NodeError.
+    """
+    kind = weights if weights in LOSSY else "bf16"
+    dtype = torch.bfloat16 if weights in LOSSY else DTYPES.get(SHORT.get(weights, weights))
+    if dtype is None:
+        raise NodeError(f'weights="{weights}"; the fast engine knows {", ".join([*DTYPES, *SHORT, *LOSSY])}.')
+    if rollback not in ROLLBACKS:
+        raise NodeError(f'rollback="{rollback}"; the fast engine knows {", ".join(ROLLBACKS)}.')
+    if draft == "mtp":
+        raise NotForFast("The fast engine does not draft with a model's multi-token head; use --engine reference.")
+    where = usable_device(device)
+    files = model_files.find(model, told)
+    if files.gguf is not None:
+        raise NotForFast("The fast engine reads safetensors; a .gguf file is for --engine reference.")
+    config = model_weights.text_config(files)
+    shape = sizes(config)
+    tokenizer = files.tokenizer
+    ids = target_ids(files, config, tokenizer)
+    loaded = None
+    if draft not in ("none", "ngram"):
+        loaded = load_drafter(model_files.find(draft, told), ids, dtype, where)
+        drafters.check(loaded.config)
+    rows = block or (loaded.config.block if loaded is not None else DEFAULT_BLOCK)
+    if loaded is not None and rows != loaded.config.block:
+        raise NodeError(f"block={rows}; the drafter's is {loaded.config.block}, and it is trained for that.")
+    made = fast_weights.load(shape, reading.stored(files), files.name, dtype, where, kind, told)
+    facts = TargetFacts(
+        name=files.name,
+        family=config.model_type,
+        engine="fast",
+        device=str(where),
+        weights=SHORT.get(weights, weights) if kind == "bf16" else kind,
+        vocab=shape.vocab,
+        known_ids=min(ids.known_ids, shape.vocab),
+        context=context_of(config, context),
+        block=rows,
+        stop_ids=tuple(sorted(stop_ids(files, config, tokenizer))),
+        drafter=loaded.config.kind if loaded is not None else draft,
+        rollback=rollback if shape.recurrent_layers else "none",
+        weight_bytes=made.bytes,
+    )
+    target = assemble(
+        made, shape, rope_of(config, where, files.name), facts, loaded,
+        width=width, prefix_bytes=prefix_bytes, own_noise=own_noise, graphs=graphs,
+        missing=holes(tokenizer, facts.known_ids, where),
+    )  # fmt: skip
+    if draft == "ngram":
+        target.host_drafter = NgramDrafter(rows)
+    told("ready", 1.0)
+    return FastLoaded(target, files)
+
+
+def assemble(
+    weights: Weights,
+    shape: Sizes,
+    rope: Rope,
+    facts: TargetFacts,
+    drafter: LoadedDrafter | None = None,
+    *,
+    width: str = "off",
+    prefix_bytes: int = 1 << 30,
+    own_noise: bool = True,
+    graphs: bool = True,
+    missing: torch.Tensor | None = None,
+) -> FastTarget:
+    """Put weights, drafter and memory together."""
+    device, dtype = weights.embedding.device, weights.embedding.dtype
+    with torch.inference_mode():
+        positions = facts.context + 2 * facts.block
+        parts = Parts(device)
+        model = Model(
+            weights, shape, rope, block=facts.block, positions=positions, known_ids=facts.known_ids, parts=parts
+        )
+        own = None
+        pools = [CacheShape(shape.attention_layers, shape.kv_heads, shape.head_dim)]
+        if drafter is not None:
+            own = BlockDrafter(
+                drafters.from_module(drafter), drafter.config, drafters.draft_rope(drafter, positions), model.bounds,
+                weights.embedding, model.head_weight, None, parts,
+            )  # fmt: skip
+            pools.append(BlockDrafter.cache_shape(drafter.config))
+        table = Table(_pages(pools, positions, prefix_bytes, dtype, device), _table(positions, device))
+        runner = Runner(
+            model,
+            own,
+            table,
+            Recurrent(shape, facts.block, facts.rollback if facts.rollback != "none" else "fold", dtype, device),
+            widths.width(width, facts.block, device),
+            block=facts.block,
+            positions=positions,
+            holes=missing,
+            own_noise=own_noise,
+            graphs=graphs,
+        )
+        if own is not None and own.weights.head is None:
+            own.known = runner.shared.known
+        return FastTarget(runner, facts)
+
+
+def rope_of(config: Any, device: torch.device, where: str) -> Rope:
+    """The frequencies of the family's own rotary module."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        body: Any = AutoModelForCausalLM.from_config(config, attn_implementation="eager").model
+    return ropes.from_module(type(body.rotary_emb), config, device, where)
+
+
+def _pages(
+    pools: list[CacheShape], positions: int, prefix_bytes: int, dtype: torch.dtype, device: torch.device
+) -> Pages:
+    each = sum(pool.layers * 2 * pool.kv_heads * SPLIT * pool.dim for pool in pools) * dtype.itemsize
+    live = -(-positions // SPLIT)
+    return Pages(pools, live + SPARE_PAGES + min(4 * live, prefix_bytes // max(1, each)), dtype, device)
+
+
+def _table(positions: int, device: torch.device) -> torch.Tensor:
+    return torch.zeros(-(-positions // SPLIT) + 1, dtype=torch.int32, device=device)

@@ -1,0 +1,413 @@
+"""The seam's Target over the fast cycle: what the host knows, one cycle late, and how it takes things back.
+
+The device keeps the truth about the live sequence in `control`; this keeps what was read of it. Whatever needs the
+position (a checkpoint, a truncation, a prefill) first reads the cycles that are still unread.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Concatenate, ParamSpec, TypeVar
+
+import torch
+
+from inference_node.fast.cycle import CYCLES, Launched, Runner
+from inference_node.fast.filters import Filters
+from inference_node.fast.state import KeptRecurrent
+from inference_node.models.errors import NodeError
+from inference_node.speculate.propose import Drafter
+from inference_node.speculate.seam import (
+    CHUNK,
+    Checkpoint,
+    Constraint,
+    ContextFull,
+    Cut,
+    CycleResult,
+    MisuseOfTarget,
+    OutOfMemory,
+    Prefilled,
+    Sampling,
+    TargetFacts,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REACH = 2
+"""Cycles that can be taken back."""
+
+
+@dataclass
+class FastCheckpoint:
+    """Pages of target and drafter, and the recurrent state, at one position."""
+
+    owner: FastTarget
+    tokens: tuple[int, ...]  # one per row held
+    pages: tuple[int, ...]
+    recurrent: KeptRecurrent | None  # None: nothing recurrent in the model
+    from_prefill: bool
+    released: bool = False
+
+    @property
+    def position(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def own_bytes(self) -> int:
+        return (self.recurrent.bytes if self.recurrent is not None else 0) + 8 * len(self.tokens)
+
+    @property
+    def shared_bytes(self) -> Mapping[int, int]:
+        return dict.fromkeys(self.pages, self.owner.bytes_per_page)
+
+    def release(self) -> None:
+        if not self.released:
+            self.released = True
+            if not self.owner.closed:
+                self.owner.runner.table.pages.drop(self.pages)
+
+
+@dataclass
+class Turn:
+    """A generation under way."""
+
+    anchor: int
+    left: int  # as far as was read
+    constraint: Constraint | None
+    logprobs: int | None
+    draft: bool
+    filtered: bool
+
+
+@dataclass
+class Handle:
+    """A cycle that was launched. Reading it reads those before it first, because the host learns in order."""
+
+    target: FastTarget
+    launched: Launched | None
+    result: CycleResult | None = None
+    error: BaseException | None = None
+
+    def read(self) -> CycleResult:
+        if self.result is None and self.error is None:
+            self.target.catch_up(self)
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None, "read by catch_up"
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows that a cycle added, for going back."""
+
+    start: int
+    rows: int
+    from_prefill: bool  # of the rows before it
+
+
+def guarded(method: Callable[Concatenate[FastTarget, P], R]) -> Callable[Concatenate[FastTarget, P], R]:
+    """No gradients; and when the device's memory runs out the sequence is dropped and the caller told so in words."""
+
+    @functools.wraps(method)
+    def run(self: FastTarget, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.closed:
+            raise MisuseOfTarget(f"{method.__name__} after close")
+        try:
+            with torch.inference_mode():
+                return method(self, *args, **kwargs)
+        except OutOfMemory:
+            self.drop()
+            raise
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            raise self.out_of_memory(error) from error
+
+    return run
+
+
+@dataclass
+class FastTarget:
+    """See seam.Target. `host_drafter` proposes on the host in place of the device's drafter: for n-grams and checks."""
+
+    runner: Runner
+    facts: TargetFacts
+    host_drafter: Drafter | None = None
+    closed: bool = False
+    rows: list[int] = field(default_factory=list)  # tokens whose rows are in, as far as was read
+    from_prefill: bool = True
+    turn: Turn | None = None
+    unread: deque[Handle] = field(default_factory=deque)
+    blocks: list[Block] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.drop()
+
+    @property
+    def bytes_per_page(self) -> int:
+        return self.runner.table.pages.bytes_each
+
+    @property
+    def position(self) -> int:
+        self.catch_up()
+        return len(self.rows)
+
+    @property
+    def floor(self) -> int:
+        """The earliest position that truncate can reach."""
+        return self.blocks[0].start if self.blocks else len(self.rows)
+
+    @guarded
+    def reset(self) -> None:
+        self.drop()
+
+    @guarded
+    def prefill(self, tokens: Sequence[int], *, chunked: bool = True, tap_layers: Sequence[int] = ()) -> Prefilled:
+        began = time.perf_counter()
+        self._room(len(tokens))
+        self._known(tokens)
+        self._end_turn()
+        self.runner.table.open(self.position, self.position + len(tokens) + self.facts.block)
+        self.runner.settle()
+        asked: list[torch.Tensor] = []
+        done = 0
+        while done < len(tokens):
+            start = len(self.rows)
+            aligned = chunked and start % CHUNK == 0
+            most = self.runner.segment if aligned else min(self.facts.block, CHUNK - start % CHUNK)
+            part = list(tokens[done : done + most])
+            if aligned:
+                taps = self.runner.prefill(part, start, tap_layers)
+            else:  # up to the next multiple of CHUNK the rows go the way of decoding, which has no tiles to keep
+                taps = self.runner.append(part, start, tap_layers)
+            asked.append(taps)
+            self.rows += part
+            self.from_prefill = self.from_prefill and aligned
+            done += len(part)
+        if self.host_drafter is not None:
+            self.host_drafter.reset()
+        self.runner.synchronize()
+        return Prefilled(len(tokens), time.perf_counter() - began, torch.cat(asked) if tap_layers and asked else None)
+
+    @guarded
+    def begin(
+        self,
+        committed: Sequence[int],
+        sampling: Sampling,
+        *,
+        budget: int,
+        stop_ids: Sequence[int] = (),
+        constraint: Constraint | None = None,
+        prompt_tokens: int | None = None,
+        logprobs: int | None = None,
+        draft: bool = True,
+    ) -> None:
+        if list(committed[:-1]) != self.rows[: self.position]:
+            raise MisuseOfTarget(
+                f"begin with {len(committed)} tokens that are not the {self.position} rows held and one more"
+            )
+        if budget < 1:
+            raise MisuseOfTarget(f"budget={budget}; expected at least 1")
+        self._room(budget)
+        self._known(committed[-1:])
+        split = len(committed) if prompt_tokens is None else prompt_tokens
+        filtered = Filters.needed(sampling) or constraint is not None or logprobs is not None
+        self._end_turn()
+        drafts = self.host_drafter is not None or self.runner.drafter is not None
+        self.turn = Turn(committed[-1], budget, constraint, logprobs, draft, filtered)
+        if self.host_drafter is not None:
+            self.host_drafter.reset()
+        self.runner.begin(
+            start=len(self.rows), anchor=committed[-1], budget=budget, stop_ids=stop_ids, sampling=sampling,
+            prompt=committed[:split], output=committed[split:], filtered=filtered, constrained=constraint is not None,
+            width=self.facts.block if draft and drafts else 1,
+            host=self.host_drafter is not None,
+        )  # fmt: skip
+
+    @guarded
+    def cycle(self) -> Handle:
+        if self.turn is None:
+            raise MisuseOfTarget("cycle without begin")
+        try:
+            handle = Handle(self, self._launch(self.turn))
+        except OutOfMemory as error:
+            self.drop()
+            return Handle(self, None, error=error)
+        except Exception as error:  # the caller meets it when it reads, as with a device that runs ahead
+            self.turn = None
+            return Handle(self, None, error=self.out_of_memory(error) if _is_out_of_memory(error) else error)
+        self.unread.append(handle)
+        return handle
+
+    @guarded
+    def truncate(self, position: int) -> None:
+        self.catch_up()
+        if not self.floor <= position <= len(self.rows):
+            raise MisuseOfTarget(f"truncate to {position}; can reach {self.floor} to {len(self.rows)}")
+        ago = 0
+        fold = 0
+        for back, block in enumerate(reversed(self.blocks)):
+            if block.start <= position:
+                ago, fold = back, position - block.start
+                if position == block.start and block.rows:
+                    self.from_prefill = block.from_prefill
+                break
+        if position < len(self.rows):
+            self.runner.go_back(ago, start=position, fold=fold)
+        del self.rows[position:]
+        self._end_turn()
+        self.runner.table.truncate(position)
+        if self.host_drafter is not None:
+            self.host_drafter.truncate(position)
+
+    @guarded
+    def checkpoint(self) -> FastCheckpoint:
+        self.catch_up()
+        self._settle()
+        return FastCheckpoint(
+            self, tuple(self.rows), self.runner.table.share(len(self.rows)), self.runner.keep(), self.from_prefill
+        )
+
+    @guarded
+    def restore(self, checkpoint: Checkpoint) -> None:
+        if not isinstance(checkpoint, FastCheckpoint) or checkpoint.owner is not self or checkpoint.released:
+            raise MisuseOfTarget("restore of a checkpoint that is released, or another target's")
+        self._forget_unread()
+        self._end_turn()
+        self.runner.table.adopt(checkpoint.pages)
+        self.runner.resume(checkpoint.recurrent)
+        self.rows, self.from_prefill = list(checkpoint.tokens), checkpoint.from_prefill
+        if self.host_drafter is not None:
+            self.host_drafter.reset()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.runner.synchronize()
+            self.closed = True
+            self.turn = None
+            self.unread.clear()
+            del self.runner
+
+    @torch.inference_mode()
+    def drop(self) -> None:
+        """Forget the sequence; checkpoints stay."""
+        self._forget_unread()
+        self._end_turn()
+        self.runner.table.truncate(0)
+        self.runner.reset()
+        self.rows, self.from_prefill = [], True
+        if self.host_drafter is not None:
+            self.host_drafter.reset()
+
+    def out_of_memory(self, error: BaseException) -> OutOfMemory:
+        """Drop the sequence, whose state may be half written, and say so."""
+        self.drop()
+        return OutOfMemory(
+            f"The {self.facts.device} device has no memory left ({str(error).strip()[:200] or type(error).__name__}). The "
+            "sequence was dropped. Send a shorter prompt, or serve with a smaller --ctx or --prefix-bytes."
+        )
+
+    @guarded
+    def poison(self, value: float) -> None:
+        """Fill every cache row that nothing may read. For tests and `doctor`: it must change no bit."""
+        self.runner.table.poison(self.position, value)
+        self.runner.poison(value)
+
+    def catch_up(self, until: Handle | None = None) -> None:
+        """Read launched cycles in order: all of them, or up to this one."""
+        while self.unread:
+            handle = self.unread[0]
+            assert handle.launched is not None
+            try:
+                handle.result = self._judged(handle.launched.result())
+                self.unread.popleft()
+                self._learn(handle.result)
+            except Exception as error:
+                handle.result, handle.error = None, error
+                self._forget_unread(error)
+                self.turn = None
+            if handle is until:
+                return
+
+    def _judged(self, result: CycleResult) -> CycleResult:
+        """With the seam's meaning of a cut: a cycle is cut when the budget left less room than a block."""
+        turn = self.turn
+        if turn is None or result.cut not in (Cut.NONE, Cut.BUDGET):
+            return result
+        return replace(result, cut=Cut.BUDGET if turn.draft and turn.left < self.facts.block else Cut.NONE)
+
+    def _learn(self, result: CycleResult) -> None:
+        self.blocks = [*self.blocks[1 - REACH :], Block(result.start, len(result.tokens), self.from_prefill)]
+        if not result.tokens:
+            return
+        turn = self.turn
+        assert turn is not None, "cycles are read before a turn ends"
+        self.rows += [turn.anchor, *result.tokens[:-1]]
+        self.from_prefill = False
+        turn.anchor = result.tokens[-1]
+        turn.left = 0 if result.cut is Cut.STOP else turn.left - len(result.tokens)
+        if turn.constraint is not None:
+            turn.constraint.advance(result.tokens)
+
+    def _launch(self, turn: Turn) -> Launched:
+        """One cycle. What the host must know first (its own drafts, a grammar's state) is read first."""
+        if turn.constraint is not None or (self.host_drafter is not None and turn.draft):
+            self.catch_up()
+            if self.turn is None:
+                raise NodeError("An earlier cycle of this generation has failed.")
+        if len(self.unread) >= CYCLES - 1:
+            self.catch_up(self.unread[0])
+        ahead = len(self.rows) + len(self.unread) * self.facts.block
+        self.runner.table.open(len(self.rows), min(ahead + 2 * self.facts.block, self.runner.positions))
+        drafts: list[int] | None = None
+        if self.host_drafter is not None and turn.draft:
+            most = min(self.facts.block, turn.left) - 1
+            line = [*self.rows, turn.anchor]
+            drafts = self.host_drafter.propose(line, most, _no_guess) if most > 0 else []
+        return self.runner.launch(
+            draft=turn.draft,
+            drafts=drafts,
+            filtered=turn.filtered,
+            constraint=turn.constraint if turn.left else None,
+            logprobs=turn.logprobs,
+        )
+
+    def _settle(self) -> None:
+        """Fold what is left to fold; it counts as a cycle without rows."""
+        if self.runner.settle():
+            self.blocks = [*self.blocks[1 - REACH :], Block(len(self.rows), 0, self.from_prefill)]
+
+    def _end_turn(self) -> None:
+        self.catch_up()
+        self.turn = None
+        self.blocks = []
+
+    def _forget_unread(self, error: BaseException | None = None) -> None:
+        for handle in self.unread:
+            handle.error = error or MisuseOfTarget("the cycle's sequence was dropped before it was read")
+        self.unread.clear()
+
+    def _room(self, more: int) -> None:
+        if self.position + more > self.facts.context:
+            raise ContextFull(asked=self.position + more, context=self.facts.context)
+
+    def _known(self, tokens: Sequence[int]) -> None:
+        wrong = [token for token in tokens if not 0 <= token < self.facts.vocab]
+        if wrong:
+            raise MisuseOfTarget(f"token id {wrong[0]}; the vocabulary has {self.facts.vocab}")
+
+
+def _no_guess(logits: torch.Tensor, position: int) -> int:
+    raise NodeError("A drafter with logits of its own cannot run on the host of the fast engine.")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
