@@ -553,8 +553,9 @@ def without_python(prepared: Prepared, said: dict[str, Any]) -> ProbeResult:
 
 
 def summary_of(prepared: Prepared) -> str:
-    names = ", ".join(f"{one.name} {one.version}" for one in prepared.distributions) or "no package"
-    return f"Installed {names} with Python {prepared.python}, {len(prepared.resolved)} distributions in {PLAIN}."
+    names = ", ".join(f"{one.name} {one.version}" for one in prepared.distributions)
+    done = f"Installed {names}" if names else "There is no package to install"
+    return f"{done}; Python {prepared.python}, {len(prepared.resolved)} distributions in {PLAIN}."
 
 
 def log_of(prepared: Prepared) -> str:

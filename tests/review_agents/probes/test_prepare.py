@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from review_agents.probes.prepare import Prepared, detect_languages
+from review_agents.probes.prepare import Distribution, Prepared, detect_languages, summary_of
 from review_agents.records import ProbeState, RepoSettings
 from tests.review_agents.probes.samples import Reviewed, setuptools_project
 
@@ -243,3 +243,10 @@ def test_languages_are_told_by_their_manifests():
 def test_what_was_prepared_survives_json():
     prepared = Prepared(python="3.11.2", languages=("python",), resolved={"a": "1"})
     assert Prepared.model_validate_json(prepared.model_dump_json()) == prepared
+
+
+def test_scripts_without_a_package_are_not_called_installed():
+    prepared = Prepared(python="3.13.0", languages=("python",), resolved={"pip": "26.1"})
+    assert summary_of(prepared).startswith("There is no package to install; Python 3.13.0, 1 distributions")
+    named = prepared.model_copy(update={"distributions": (Distribution(name="pack", version="1.2"),)})
+    assert summary_of(named).startswith("Installed pack 1.2; Python 3.13.0")
