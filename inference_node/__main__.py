@@ -4,6 +4,7 @@ import logging
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -144,17 +145,20 @@ def fabricate(
     _one_of("--family", family, FAMILIES)
     _one_of("--shape", shape, SHAPES)
     _one_of("--drafter", revision, (*REVISIONS, "none"))
-    target = fabricate_target(folder / "target", family, SHAPES[shape], seed=seed, scale_head=shape == "small")
-    typer.echo(f"target   {target}")
-    if revision != "none":
-        made = fabricate_drafter(
-            folder / "drafter", target, revision, SHAPES[shape], seed=seed + 1, block=block
-        )  # fmt: skip
-        typer.echo(f"drafter  {made}")
+    sizes = SHAPES[shape]
+    try:
+        target = fabricate_target(folder / "target", family, sizes, seed=seed, scale_head=shape == "small")
+        typer.echo(f"target   {target}")
+        if revision != "none":
+            made = fabricate_drafter(folder / "drafter", target, revision, sizes, seed=seed + 1, block=block)
+            typer.echo(f"drafter  {made}")
+    except OSError as error:
+        raise SettingsError(f"Nothing can be written to {folder}: {error.strerror or error}.") from None
 
 
 def _serve(settings: Settings) -> None:
     node_settings.check(settings)
+    listener = _listen(settings.host, settings.port)
     import uvicorn
 
     from inference_node.node import app_options, open_engine
@@ -165,19 +169,32 @@ def _serve(settings: Settings) -> None:
     try:
         config = uvicorn.Config(
             create_app(engine, app_options(settings)),
-            host=settings.host,
-            port=settings.port,
             log_level="warning",
             timeout_graceful_shutdown=5,
             lifespan="off",
         )
         server = _until_told(uvicorn.Server(config))
-        threading.Thread(target=_announce, args=(engine, server), daemon=True).start()
-        server.run()
+        threading.Thread(target=_announce, args=(engine, server, listener.getsockname()), daemon=True).start()
+        server.run(sockets=[listener])
         if engine.health().state.value == "failed":
             raise typer.Exit(2)
     finally:
         engine.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket, made before anything is loaded: a port that is taken is told at once."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family, backlog=2048)
+    except OSError as error:
+        # A name that is not found has a negative number; create_server adds the address to what the system says.
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else error.strerror
+        raise SettingsError(
+            f"Cannot listen on {host} port {port}: {why}. If something else uses it, choose another one with --port, "
+            "or --port 0 for any."
+        ) from None
 
 
 def _until_told(server: Any) -> Any:
@@ -188,7 +205,7 @@ def _until_told(server: Any) -> Any:
     return server
 
 
-def _announce(engine: Any, server: Any) -> None:
+def _announce(engine: Any, server: Any, address: tuple[Any, ...]) -> None:
     """Say on standard error what is being loaded and where it answers; end the server if loading fails."""
     health = _progress(engine)
     if health.state.value == "failed":
@@ -196,10 +213,10 @@ def _announce(engine: Any, server: Any) -> None:
     if health.state.value != "ready":
         return
     facts = engine.facts
-    for host, port, *_ in (socket.getsockname() for listener in server.servers for socket in listener.sockets):
-        name = f"[{host}]" if ":" in host else host
-        _say(f"{facts.name} ({facts.weights} on {facts.device}, drafts: {facts.drafter}): http://{name}:{port}/v1")
-        _say(f"figures: http://{name}:{port}/")
+    host, port = address[:2]
+    name = f"[{host}]" if ":" in host else host
+    _say(f"{facts.name} ({facts.weights} on {facts.device}, drafts: {facts.drafter}): http://{name}:{port}/v1")
+    _say(f"figures: http://{name}:{port}/")
 
 
 def _progress(engine: Any) -> Any:
@@ -283,6 +300,8 @@ def _generate(
         if ending.error is not None:
             raise ending.error
         _say(_summary(ending))
+        if ending.reason.value == "cancelled":
+            raise typer.Exit(130)
     finally:
         engine.close()
 
@@ -339,6 +358,17 @@ def main() -> None:
     except (SettingsError, NodeError) as error:
         _say(f"lamplighter-node: {error}")
         sys.exit(2)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "inference_node":
+            raise
+        _say(
+            f"lamplighter-node: {error.name} is not installed here. The node needs what the extra [node] names: "
+            "pip install -e '.[node]' in a checkout, or `make up NODE=demo`."
+        )
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the last flush does not fail, too
+        sys.exit(141)
 
 
 if __name__ == "__main__":

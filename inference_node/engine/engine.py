@@ -50,6 +50,9 @@ TAKE_BACK = 2
 """Tokens of a stop string that can be taken back however few tokens a cycle commits. With more, no checkpoint is made
 at the end of the turn: whether one could be made would depend on the drafter, and so would the next turn's bits."""
 
+LOAD_ENDS_S = 5.0
+"""How long a close waits for a model that is still being loaded."""
+
 MOST_CHECKPOINTS = 32
 """Checkpoints made while one prompt is read: the first message boundary (a shared system prompt) and the last ones."""
 
@@ -170,14 +173,17 @@ class Engine:
         return health
 
     def close(self) -> None:
-        self._closing.set()
+        with self._lock:
+            self._closing.set()
+            loading = self._state is State.LOADING
         for live in self._queue.close():
             self._end(live, live.ending(Reason.FAILED, NotReady("The node is being closed.")))
         running = self._running
         if running is not None:
             running.cancelled.set()
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            # A load ends at its next step; one that is inside a library's call for longer ends with the process.
+            self._thread.join(LOAD_ENDS_S if loading else None)
 
     # Callers' side of the work.
 
@@ -224,7 +230,11 @@ class Engine:
         try:
             target, tokens = self._load(self._told)
         except NodeError as error:
-            self._fail(str(error))
+            if self._closing.is_set():
+                with self._lock:
+                    self._state, self._why = State.CLOSED, "closed"
+            else:
+                self._fail(str(error))
             return
         except Exception as error:
             log.exception("loading failed")
@@ -250,6 +260,8 @@ class Engine:
 
     def _told(self, what: str, done: float) -> None:
         with self._lock:
+            if self._closing.is_set():
+                raise NotReady("The node is being closed.")
             self._why, self._progress = what, done
 
     def _fail(self, why: str) -> None:

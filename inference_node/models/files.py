@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
@@ -54,13 +55,42 @@ class ModelFiles:
         from transformers import AutoTokenizer
 
         if self.gguf is not None:
-            return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf)
+            with self.gguf_read_once():
+                return AutoTokenizer.from_pretrained(self.folder, gguf_file=self.gguf)
         if not any((self.folder / name).is_file() for name in ("tokenizer.json", "vocab.json", "tokenizer.model")):
             return None
         return AutoTokenizer.from_pretrained(self.folder)
 
     def tensors(self) -> Tensors:
         return SafetensorFiles(self.folder)
+
+    @contextmanager
+    def gguf_read_once(self, told: Told = untold) -> Iterator[None]:
+        """While transformers reads the GGUF file, give it the reader that was there before, and tell its progress.
+
+        It opens the file anew for its config, twice for its tokenizer and for its tensors, and each time parses the
+        vocabulary in Python, which takes longer than all the rest of a small model's loading.
+        """
+        import gguf
+        from transformers import modeling_gguf_pytorch_utils as theirs
+
+        def counted(tensors: Sequence[Any], **_: Any) -> Iterator[Any]:
+            for done, tensor in enumerate(tensors):
+                told(f"reading {self.gguf}", done / len(tensors))
+                yield tensor
+
+        kept = gguf.GGUFReader, theirs.tqdm
+        gguf.GGUFReader, theirs.tqdm = lambda path, *_: self._gguf_reader, counted  # type: ignore[misc, assignment]
+        try:
+            yield
+        finally:
+            gguf.GGUFReader, theirs.tqdm = kept  # type: ignore[misc]
+
+    @cached_property
+    def _gguf_reader(self) -> Any:
+        from gguf.gguf_reader import GGUFReader
+
+        return GGUFReader(self.folder / str(self.gguf))
 
 
 def find(reference: str, told: Told = untold) -> ModelFiles:

@@ -30,7 +30,14 @@ def text_config(files: ModelFiles) -> Any:
     from transformers import AutoConfig
 
     if files.gguf is not None:
-        config = AutoConfig.from_pretrained(files.folder, gguf_file=files.gguf)
+        try:
+            with files.gguf_read_once():
+                config = AutoConfig.from_pretrained(files.folder, gguf_file=files.gguf)
+        except Exception as error:  # its readers raise whatever a broken file leads them to
+            raise BadModel(
+                files.folder / files.gguf, "the file", found=f"unreadable ({error})",
+                expected="a GGUF file of a model that transformers knows",
+            ) from error  # fmt: skip
     else:
         kind = files.config.get("model_type")
         if "quantization_config" in files.config:
@@ -72,9 +79,10 @@ def gguf_tensors(files: ModelFiles, config: Any, told: Told) -> Tensors:
 
     told(f"reading {files.gguf}", 0.0)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            files.folder, gguf_file=files.gguf, config=config, dtype=torch.float32
-        )
+        with files.gguf_read_once(told):
+            model = AutoModelForCausalLM.from_pretrained(
+                files.folder, gguf_file=files.gguf, config=config, dtype=torch.float32
+            )
     except (ValueError, KeyError, NotImplementedError, ImportError) as error:
         raise NodeError(
             f"transformers could not read {files.folder / str(files.gguf)}: {error}. "

