@@ -9,6 +9,7 @@ woken expert once. Each is multiplied with all 16 rows of the tile; rows that di
     hidden   [rows, top + 1, I]       between the two: SiLU(gate) * up for the row's choice of that rank
     residual [rows, K]                added last, before the one rounding; may be `out`
     out      [rows, K]
+    feed     Feed                     or None; what the norm after this layer needs, see linear.py
 
     out = residual + sum over the row's experts in ascending id, the shared one last, of weight * (hidden W_down^T)
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from inference_node.kernels.plain.linear import Feed
 from inference_node.kernels.plain.packed import Weight, unpack
 from inference_node.kernels.plain.route import Plan
 
@@ -46,6 +48,8 @@ def expert_down(
     valid: torch.Tensor,
     residual: torch.Tensor,
     out: torch.Tensor,
+    *,
+    feed: Feed | None = None,
 ) -> torch.Tensor:
     """Returns `out`."""
     rows = int(valid)
@@ -57,4 +61,7 @@ def expert_down(
                 part = F.linear(hidden[row, rank][None].to(torch.float32, copy=True), matrix)[0]
                 total[row] = total[row] + part * plan.weight[row, rank]
     out[:rows] = (total + residual[:rows].to(torch.float32)).to(out.dtype)
+    if feed is not None:
+        for row in range(rows):
+            feed.write(row, out[row])
     return out

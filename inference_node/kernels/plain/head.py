@@ -6,6 +6,7 @@ each tile of the vocabulary keeps its best, and logits leave the chip only when 
     x            [rows, K]                1 to 16 rows, before the final norm (or after it, with norm None)
     weight       Weight [V, K]            bf16 or int8
     norm         [K]              fp32    or None
+    squares      [rows, K / 16]   fp32    or None; of a Feed whose `scaled` is x, see linear.py
     valid        [1]              int32   rows that count
     temperature  [1]              fp32    0 is greedy
     seed         [2]              int32   the 64-bit seed's low and high word
@@ -76,6 +77,7 @@ def head(
     known: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     logits: torch.Tensor | None = None,
+    squares: torch.Tensor | None = None,
 ) -> Chosen:
     """Returns `result`."""
     matrix, vocab = unpack(weight), weight.shape[0]
@@ -86,6 +88,8 @@ def head(
         if norm is not None:
             scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
             wide = (wide * norm).to(x.dtype).to(torch.float32)
+        elif squares is not None:
+            scale = torch.rsqrt(squares[row].sum() / x.shape[1] + eps)
         bare = F.linear(wide, matrix)
         bare = (bare if scale is None else bare * scale)[0]
         if logits is not None:

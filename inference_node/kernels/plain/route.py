@@ -17,7 +17,8 @@ and a `Plan`, all of it written:
                                           -1. This is the tokens sorted by expert, dense because a block has 16 rows
     count    [2]                int32     slots in use; routed experts among them. Both 0 with no valid row
 
-slots = min(E, 16 * top) + 1. Entries past the count, and rows from `valid` on, may hold anything (in `rank` of slots in use: -1).
+slots = min(E, 16 * top) + 1. Entries past the count, and rows from `valid` on, may hold anything (but -1 in the
+ranks of slots in use).
 Exactness: logits are fp32 sums of (x * factor, rounded to x's type) times the router, times rsqrt(mean(x^2) + eps); a
 row's choice and bits depend on no other row. The twin sums in another order, so choices agree but for near ties.
 Checked by: tests/inference_node/kernels/triton/test_route.py
@@ -42,7 +43,9 @@ class Plan:
     woken: torch.Tensor
     rank: torch.Tensor
     count: torch.Tensor
-    parts: torch.Tensor  # [splits, 16, E + 2] fp32 scratch
+    parts: torch.Tensor  # [PARTS, 16, E + 2] fp32 scratch
+    place: torch.Tensor  # [16, E] int32 scratch
+    arrived: torch.Tensor  # [1] int32 scratch, 0 between launches
     experts: int
     shared: bool
 
@@ -51,7 +54,7 @@ class Plan:
         return int(self.expert.shape[1])
 
 
-PARTS = 4
+PARTS = 8
 """Pieces of K that the router kernel sums by themselves."""
 
 
@@ -67,6 +70,8 @@ def plan(experts: int, top: int, shared: bool, device: torch.device) -> Plan:
         rank=torch.full((slots, ROWS), -1, dtype=torch.int32, device=device),
         count=torch.zeros(2, dtype=torch.int32, device=device),
         parts=torch.zeros(PARTS, ROWS, experts + 2, device=device),
+        place=torch.zeros(ROWS, experts, dtype=torch.int32, device=device),
+        arrived=torch.zeros(1, dtype=torch.int32, device=device),
         experts=experts,
         shared=shared,
     )

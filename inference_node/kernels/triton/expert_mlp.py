@@ -22,11 +22,12 @@ import torch
 import triton
 import triton.language as tl
 
-from inference_node.kernels.plain.linear import ROWS
+from inference_node.kernels.plain.linear import GROUP, ROWS, Feed
 from inference_node.kernels.plain.packed import BLOCK as FP4_BLOCK
 from inference_node.kernels.plain.packed import Weight
 from inference_node.kernels.plain.route import Plan
 from inference_node.kernels.triton import tiles
+from inference_node.kernels.triton.linear import no_sum, store_feed
 from inference_node.kernels.triton.packed import fp4_values, operand
 
 
@@ -59,6 +60,7 @@ def expert_up(
         ROWS=ROWS,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
+        WK=1 if kind == 2 else tile.wk,
         FP4_BLOCK=FP4_BLOCK,
         num_warps=tile.warps,
         num_stages=tiles.stages(tile),
@@ -75,6 +77,7 @@ def expert_down(
     residual: torch.Tensor,
     out: torch.Tensor,
     *,
+    feed: Feed | None = None,
     tile: tiles.Tile | None = None,
 ) -> torch.Tensor:
     """Returns `out`. `tile` is for measuring only."""
@@ -84,7 +87,7 @@ def expert_down(
         raise ValueError(f"{stack} experts; the plan is for {plan.experts + plan.shared}, the shared one included")
     if tuple(hidden.shape) != (rows, plan.top + 1, k) or not hidden.is_contiguous():
         raise ValueError(f"hidden is {tuple(hidden.shape)}; expected contiguous {(rows, plan.top + 1, k)}")
-    for name, tensor in (("residual", residual), ("out", out)):
+    for name, tensor in (("residual", residual), ("out", out), ("feed", out if feed is None else feed.scaled)):
         if tuple(tensor.shape) != (rows, n) or tensor.stride(1) != 1:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {(rows, n)} with contiguous rows")
     tile = (tile or tiles.EXPERT_DOWN).within(k)
@@ -100,15 +103,21 @@ def expert_down(
         valid,
         residual,
         out,
+        feed.factor if feed is not None else out,
+        feed.scaled if feed is not None else out,
+        feed.squares if feed is not None else out,
         residual.stride(0),
         out.stride(0),
         n,
+        FEED=feed is not None,
+        GROUP=GROUP,
         K=k,
         TOP=plan.top,
         KIND=kind,
         ROWS=ROWS,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
+        WK=1 if kind == 2 else tile.wk,
         FP4_BLOCK=FP4_BLOCK,
         num_warps=tile.warps,
         num_stages=tiles.stages(tile),
@@ -130,9 +139,13 @@ def _product(
     K: tl.constexpr,
     KIND: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    WK: tl.constexpr,
     FP4_BLOCK: tl.constexpr,
 ):
-    """b_sum plus rows times BLOCK_K input features of the weight, from k on. p_rows [ROWS]: where each row begins."""
+    """b_sum plus rows times BLOCK_K input features of the weight, from k on. p_rows [ROWS]: where each row begins.
+
+    With WK parts of BLOCK_K, b_sum is [WK, ROWS, BLOCK_N]: see linear.py.
+    """
     type: tl.constexpr = p_rows.dtype.element_ty
     if KIND == 2:  # BLOCK_K / 2 bytes: low halves are one run of 16 features, high halves the next
         HALF: tl.constexpr = FP4_BLOCK // 2
@@ -149,6 +162,18 @@ def _product(
         b_high = tl.load(p_rows[:, None] + (o_low + HALF)[None, :], mask=is_x, other=0.0)
         b_sum = tl.dot(b_low, fp4_values(b_byte & 15, b_power).to(type), b_sum, input_precision="ieee")
         b_sum = tl.dot(b_high, fp4_values(b_byte >> 4, b_power).to(type), b_sum, input_precision="ieee")
+    elif WK > 1:
+        PART: tl.constexpr = BLOCK_K // WK
+        o_part_k = k + tl.arange(0, WK)[:, None] * PART + tl.arange(0, PART)[None, :]
+        p_weights = p_w + o_n[None, None, :] * K + o_part_k[:, :, None]
+        p_parts = p_rows[None, :, None] + o_part_k[:, None, :]
+        if K % BLOCK_K == 0:
+            b_w = tl.load(p_weights, mask=is_n[None, None, :], other=0, eviction_policy="evict_first")
+            b_x = tl.load(p_parts, mask=is_row[None, :, None], other=0.0)
+        else:
+            b_w = tl.load(p_weights, mask=is_n[None, None, :] & (o_part_k < K)[:, :, None], other=0)
+            b_x = tl.load(p_parts, mask=is_row[None, :, None] & (o_part_k < K)[:, None, :], other=0.0)
+        b_sum = tl.dot(b_x, b_w.to(type), b_sum, input_precision="ieee")
     else:
         o_k = k + tl.arange(0, BLOCK_K)
         p_weights = p_w + o_n[None, :] * K + o_k[:, None]
@@ -184,13 +209,14 @@ def _up(
     p_count,
     p_hidden,
     h_stride,
-    I: tl.constexpr,
+    I: tl.constexpr,  # noqa: E741 (the intermediate size, as in the docstring)
     K: tl.constexpr,
     TOP: tl.constexpr,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    WK: tl.constexpr,
     FP4_BLOCK: tl.constexpr,
 ):
     TILES: tl.constexpr = (2 * I + BLOCK_N - 1) // BLOCK_N
@@ -204,7 +230,7 @@ def _up(
         o_column = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
         o_n = o_column // 2 + (o_column % 2) * I
         p_w_e, p_scale_e = _expert(p_w, p_scale, tl.load(p_woken + slot), 2 * I, K, KIND, FP4_BLOCK)
-        b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
+        b_sum = no_sum(ROWS, BLOCK_N, WK)
         for k in range(0, K, BLOCK_K):
             b_sum = _product(
                 b_sum,
@@ -218,8 +244,11 @@ def _up(
                 K,
                 KIND,
                 BLOCK_K,
+                WK,
                 FP4_BLOCK,
             )
+        if WK > 1:
+            b_sum = tl.sum(b_sum, 0)
         if KIND == 1:
             b_sum = b_sum * tl.load(p_scale_e + o_n, mask=o_column < 2 * I, other=0.0)[None, :]
         b_gate, b_value = tl.split(tl.reshape(b_sum, [ROWS, BLOCK_N // 2, 2]))
@@ -244,15 +273,21 @@ def _down(
     p_valid,
     p_residual,
     p_out,
+    p_factor,
+    p_fed,
+    p_fed_squares,
     residual_stride,
     out_stride,
     N,
+    FEED: tl.constexpr,
+    GROUP: tl.constexpr,
     K: tl.constexpr,
     TOP: tl.constexpr,
     KIND: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    WK: tl.constexpr,
     FP4_BLOCK: tl.constexpr,
 ):
     valid = tl.load(p_valid)
@@ -261,23 +296,32 @@ def _down(
     o_row = tl.arange(0, ROWS)
     o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_n = o_n < N
-    b_total = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    b_total = no_sum(ROWS, BLOCK_N, WK)
     for slot in range(0, tl.load(p_count)):
         b_rank = tl.load(p_rank + slot * ROWS + o_row)
         is_row = b_rank >= 0
         o_pair = o_row * (TOP + 1) + b_rank
         p_w_e, p_scale_e = _expert(p_w, p_scale, tl.load(p_woken + slot), N, K, KIND, FP4_BLOCK)
-        b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
+        b_sum = no_sum(ROWS, BLOCK_N, WK)
         for k in tl.static_range(0, K, BLOCK_K):
             b_sum = _product(
-                b_sum, p_hidden + o_pair * K, is_row, p_w_e, p_scale_e, o_n, is_n, k, K, KIND, BLOCK_K, FP4_BLOCK
+                b_sum, p_hidden + o_pair * K, is_row, p_w_e, p_scale_e, o_n, is_n, k, K, KIND, BLOCK_K, WK, FP4_BLOCK
             )
-        if KIND == 1:
-            b_sum = b_sum * tl.load(p_scale_e + o_n, mask=is_n, other=0.0)[None, :]
         b_weight = tl.load(p_weight + o_pair, mask=is_row, other=0.0)
-        b_total = tl.where(is_row[:, None], b_total + b_sum * b_weight[:, None], b_total)
+        b_factor = tl.broadcast_to(b_weight[:, None], [ROWS, BLOCK_N])
+        if KIND == 1:
+            b_factor = b_factor * tl.load(p_scale_e + o_n, mask=is_n, other=0.0)[None, :]
+        if WK == 1:
+            b_total = tl.where(is_row[:, None], b_total + b_sum * b_factor, b_total)
+        else:
+            b_total = tl.where(is_row[None, :, None], b_total + b_sum * b_factor[None, :, :], b_total)
+    if WK > 1:
+        b_total = tl.sum(b_total, 0)
     is_out = (o_row < valid)[:, None] & is_n[None, :]
     b_total += tl.load(p_residual + o_row[:, None] * residual_stride + o_n[None, :], mask=is_out, other=0.0).to(
         tl.float32
     )
-    tl.store(p_out + o_row[:, None] * out_stride + o_n[None, :], b_total.to(p_out.dtype.element_ty), mask=is_out)
+    b_row = b_total.to(p_out.dtype.element_ty)
+    tl.store(p_out + o_row[:, None] * out_stride + o_n[None, :], b_row, mask=is_out)
+    if FEED:
+        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, N, GROUP, ROWS, BLOCK_N)

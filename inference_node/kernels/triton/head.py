@@ -16,9 +16,11 @@ import triton
 import triton.language as tl
 
 from inference_node.kernels.plain.head import TILE, Chosen
-from inference_node.kernels.plain.linear import ROWS
+from inference_node.kernels.plain.linear import GROUP, ROWS
 from inference_node.kernels.plain.packed import Weight
+from inference_node.kernels.triton import norm as norms
 from inference_node.kernels.triton import tiles
+from inference_node.kernels.triton.linear import block_product, fed_scale
 from inference_node.kernels.triton.packed import operand
 from inference_node.kernels.triton.philox import philox_noise
 
@@ -37,6 +39,7 @@ def head(
     known: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
     logits: torch.Tensor | None = None,
+    squares: torch.Tensor | None = None,
     tile: tiles.Tile | None = None,
 ) -> Chosen:
     """Returns `result`. `tile` is for measuring only."""
@@ -46,13 +49,14 @@ def head(
         raise ValueError(f"x is {tuple(x.shape)}; expected at most {ROWS} contiguous rows of {k}")
     if weight.kind == "mxfp4":
         raise ValueError("the head is bf16 or int8; mxfp4 is for experts")
-    if norm is not None and tuple(norm.shape) != (k,):
-        raise ValueError(f"norm has {tuple(norm.shape)} factors; expected {k}")
+    if norm is not None and (tuple(norm.shape) != (k,) or squares is not None):
+        raise ValueError(f"norm has {tuple(norm.shape)} factors; expected {k}, and no squares beside it")
     for name, tensor, shape in (
         ("known", known, (words,)),
         ("allowed", allowed, (rows, words)),
         ("logits", logits, (rows, vocab)),
         ("position", position, (rows,)),
+        ("squares", squares, (rows, k // GROUP)),
     ):
         if tensor is not None and (tuple(tensor.shape) != shape or tensor.stride(-1) != 1):
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected contiguous {shape}")
@@ -60,12 +64,14 @@ def head(
     n_tiles = triton.cdiv(vocab, tile.block_n)
     if tile.block_n < TILE or n_tiles > result.tiles.shape[2]:
         raise ValueError(f"scratch for {result.tiles.shape[2]} tiles; this vocabulary of {vocab} needs {n_tiles}")
+    if norm is not None:
+        x = norms.norm(x, norm, torch.empty(rows, k, dtype=x.dtype, device=x.device), eps=eps, valid=valid)
     data, scale, kind = operand(weight)
     _tiles[(n_tiles,)](
         x,
         data,
         scale,
-        norm if norm is not None else x,
+        squares if squares is not None else x,
         valid,
         temperature,
         seed,
@@ -81,7 +87,7 @@ def head(
         0 if logits is None else logits.stride(0),
         result.tiles.shape[2],
         eps,
-        NORM=norm is not None,
+        SQUARES=0 if squares is None else triton.next_power_of_2(k // GROUP),
         KNOWN=known is not None,
         ALLOWED=allowed is not None,
         LOGITS=logits is not None,
@@ -90,6 +96,7 @@ def head(
         EVEN_K=k % tile.block_k == 0,
         LIBRARY=not triton.knobs.runtime.interpret,
         ROWS=ROWS,
+        GROUP=GROUP,
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         num_warps=tile.warps,
@@ -124,7 +131,7 @@ def _tiles(
     p_x,
     p_w,
     p_scale,
-    p_norm,
+    p_squares,
     p_valid,
     p_temperature,
     p_seed,
@@ -140,7 +147,7 @@ def _tiles(
     logits_stride,
     room,
     eps,
-    NORM: tl.constexpr,
+    SQUARES: tl.constexpr,
     KNOWN: tl.constexpr,
     ALLOWED: tl.constexpr,
     LOGITS: tl.constexpr,
@@ -149,6 +156,7 @@ def _tiles(
     EVEN_K: tl.constexpr,
     LIBRARY: tl.constexpr,
     ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
@@ -160,28 +168,13 @@ def _tiles(
     is_id = o_id < V
     o_row = tl.arange(0, ROWS)
     is_row = o_row < valid
-    type: tl.constexpr = p_x.dtype.element_ty
     b_logit = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    b_square = tl.zeros([ROWS, BLOCK_K], tl.float32)
     for k in range(0, K, BLOCK_K):
-        o_k = k + tl.arange(0, BLOCK_K)
-        p_weights = p_w + o_id.to(tl.int64)[None, :] * K + o_k[:, None]
-        if EVEN_N and EVEN_K:
-            b_w = tl.load(p_weights, eviction_policy="evict_first")
-        else:
-            b_w = tl.load(p_weights, mask=is_id[None, :] & (o_k < K)[:, None], other=0)
-        if EVEN_K:
-            is_x = is_row[:, None] & (o_k >= 0)[None, :]
-        else:
-            is_x = is_row[:, None] & (o_k < K)[None, :]
-        b_x = tl.load(p_x + o_row[:, None] * x_stride + o_k[None, :], mask=is_x, other=0.0)
-        if NORM:
-            b_wide = b_x.to(tl.float32)
-            b_square += b_wide * b_wide
-            b_x = (b_wide * tl.load(p_norm + o_k, mask=o_k < K, other=0.0)[None, :]).to(type)
-        b_logit = tl.dot(b_x, b_w.to(type), b_logit, input_precision="ieee")
-    if NORM:
-        b_logit = b_logit * tl.rsqrt(tl.sum(b_square, 1) / K + eps)[:, None]
+        b_logit = block_product(
+            b_logit, p_x, x_stride, is_row, p_w, o_id, is_id, k, K, EVEN_N, EVEN_K, ROWS, BLOCK_K, 1
+        )
+    if SQUARES > 0:
+        b_logit = b_logit * fed_scale(p_squares, o_row, is_row, K, eps, GROUP, SQUARES)[:, None]
     if KIND == 1:
         b_logit = b_logit * tl.load(p_scale + o_id, mask=is_id, other=0.0)[None, :]
     is_pair = is_row[:, None] & is_id[None, :]

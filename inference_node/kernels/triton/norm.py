@@ -110,9 +110,8 @@ def _norm(
     BLOCK: tl.constexpr,
 ):
     i_row, i_head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    if VALID:
-        if i_row >= tl.load(p_valid):  # noqa: SIM102 (the pointer may be of another type)
-            return
+    if VALID and i_row >= tl.load(p_valid):
+        return
     o_d = tl.arange(0, BLOCK)
     is_d = o_d < D
     b_x = tl.load(p_x + i_row * x_row + i_head * x_head + o_d, mask=is_d, other=0.0).to(tl.float32)

@@ -145,18 +145,17 @@ def _grouped(
     p_rows = p_x + (o_pair // share).to(tl.int64) * x_stride
     b_sum = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for k in range(0, K, BLOCK_K):
-        b_sum = _product(b_sum, p_rows, is_row, p_w_e, p_scale_e, o_n, is_column, k, K, KIND, BLOCK_K, FP4_BLOCK)
+        b_sum = _product(b_sum, p_rows, is_row, p_w_e, p_scale_e, o_n, is_column, k, K, KIND, BLOCK_K, 1, FP4_BLOCK)
     if KIND == 1:
         b_sum = b_sum * tl.load(p_scale_e + o_n, mask=is_column, other=0.0)[None, :]
     if SWIGLU:
         b_gate, b_value = tl.split(tl.reshape(b_sum, [BLOCK_M, BLOCK_N // 2, 2]))
         b_out = b_gate / (1.0 + tl.exp(-b_gate)) * b_value
         o_out = tl.program_id(1) * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
-        WIDTH: tl.constexpr = N // 2
     else:
         b_out = b_sum
         o_out = o_column
-        WIDTH: tl.constexpr = N
+    WIDTH: tl.constexpr = N // 2 if SWIGLU else N
     p_to = p_out + o_pair.to(tl.int64)[:, None] * WIDTH + o_out[None, :]
     tl.store(p_to, b_out.to(p_out.dtype.element_ty), mask=is_row[:, None] & (o_out < WIDTH)[None, :])
 

@@ -1,9 +1,9 @@
 """The norm before a mixture, its router and the plan of its experts, in two launches.
 
-Tensors and rules: `plain/route.py`. The first launch is wide: some programs multiply 16 router rows with a quarter of K
-(the quarters are added later in one order), one program per row normalises it for the experts. The second is a single
-program, because choosing needs a row's logits whole and the plan needs every row's choice: it adds the quarters, picks
-the best experts one after another, and lays the plan out by running sums over experts, without atomics.
+Tensors and rules: `plain/route.py`. The first launch is wide: some programs multiply 16 router rows with a part of K
+(the parts are added later in one order), one program per row normalises it for the experts. The second has a program
+per row that adds the parts and picks the best experts one after another; the last of them to finish, by a counter,
+lays out the plan by running sums over experts. The counter decides who works, never what comes out.
 
 Exactness: a row's choice and weights depend on no other row. Against the twin: order of sums only; in the choice no
 difference but where two logits lie closer than those sums are wide.
@@ -32,7 +32,7 @@ def route(
     eps: float = 1e-6,
     renormalise: bool = True,
     imposed: torch.Tensor | None = None,
-    warps: int = 8,
+    warps: int = 4,
 ) -> None:
     """Fills `h` and `plan`. `warps` is for measuring only."""
     rows, k = x.shape
@@ -72,7 +72,7 @@ def route(
         num_stages=tile.stages,
         enable_fp_fusion=False,
     )
-    _route[(1,)](
+    _choose[(rows,)](
         plan.parts,
         imposed if imposed is not None else plan.expert,
         valid,
@@ -81,6 +81,8 @@ def route(
         plan.woken,
         plan.rank,
         plan.count,
+        plan.place,
+        plan.arrived,
         k,
         eps,
         E=plan.experts,
@@ -158,7 +160,7 @@ def _score(
 
 
 @triton.jit
-def _route(
+def _choose(
     p_parts,
     p_imposed,
     p_valid,
@@ -167,6 +169,8 @@ def _route(
     p_woken,
     p_rank,
     p_count,
+    p_place,
+    p_arrived,
     K,
     eps,
     E: tl.constexpr,
@@ -179,59 +183,71 @@ def _route(
     BLOCK_E: tl.constexpr,
 ):
     valid = tl.load(p_valid)
-    o_row = tl.arange(0, ROWS)
+    i_row = tl.program_id(0)
+    if i_row >= valid:
+        if i_row == 0:  # nothing is valid
+            tl.store(p_count, 0)
+            tl.store(p_count + 1, 0)
+        return
     o_e = tl.arange(0, BLOCK_E)
-    is_row = o_row < valid
-    is_pair = is_row[:, None] & (o_e < E)[None, :]
-    b_logit = tl.zeros([ROWS, BLOCK_E], tl.float32)
-    b_square = tl.zeros([ROWS], tl.float32)
-    b_gate = tl.zeros([ROWS], tl.float32)
+    is_e = o_e < E
+    p_row = p_parts + i_row * (E + 2)
+    b_logit = tl.zeros([BLOCK_E], tl.float32)
+    square = 0.0
+    gate = 0.0
     for part in tl.static_range(PARTS):
-        p_rows = p_parts + (part * ROWS + o_row) * (E + 2)
-        b_logit += tl.load(p_rows[:, None] + o_e[None, :], mask=is_pair, other=0.0)
-        b_square += tl.load(p_rows + E + 1, mask=is_row, other=0.0)
+        b_logit += tl.load(p_row + part * ROWS * (E + 2) + o_e, mask=is_e, other=0.0)
+        square += tl.load(p_row + part * ROWS * (E + 2) + E + 1)
         if SHARED:
-            b_gate += tl.load(p_rows + E, mask=is_row, other=0.0)
-    b_unit = tl.rsqrt(b_square / K + eps)
-    b_logit = tl.where(is_pair, b_logit * b_unit[:, None], float("-inf"))
+            gate += tl.load(p_row + part * ROWS * (E + 2) + E)
+    unit = tl.rsqrt(square / K + eps)
+    b_logit = tl.where(is_e, b_logit * unit, float("-inf"))
 
-    b_chosen = tl.zeros([ROWS, BLOCK_E], tl.int32)
+    b_chosen = tl.zeros([BLOCK_E], tl.int32)
     if IMPOSED:
         for rank in tl.static_range(TOP):
-            b_id = tl.load(p_imposed + o_row * TOP + rank, mask=is_row, other=-1)
-            b_chosen = tl.where(o_e[None, :] == b_id[:, None], 1, b_chosen)
+            b_chosen = tl.where(o_e == tl.load(p_imposed + i_row * TOP + rank), 1, b_chosen)
     else:
-        b_left = b_logit
+        # One integer that orders as the logit does, and among equal ones (0.0 and -0.0 too) by the lowest id.
+        b_bits = tl.where(b_logit == 0.0, 0.0, b_logit).to(tl.int32, bitcast=True)
+        b_order = b_bits ^ ((b_bits >> 31) & 0x7FFFFFFF)
+        b_key = b_order.to(tl.int64) * 4096 + (4095 - o_e)
         for _ in tl.static_range(TOP):
-            b_best = tl.argmax(b_left, 1, tie_break_left=True)
-            is_best = o_e[None, :] == b_best[:, None]
+            best = tl.max(b_key, 0)
+            is_best = b_key == best
             b_chosen = tl.where(is_best, 1, b_chosen)
-            b_left = tl.where(is_best, float("-inf"), b_left)
-    b_chosen = tl.where(is_pair, b_chosen, 0)
-    is_chosen = b_chosen == 1
-
-    b_peak = tl.where(is_row, tl.max(b_logit, 1), 0.0)
-    b_power = tl.exp(b_logit - b_peak[:, None])
-    b_mass = tl.sum(tl.where(is_chosen, b_power, 0.0), 1) if RENORMALISE else tl.sum(b_power, 1)
-    b_rank = tl.cumsum(b_chosen, 1) - 1
-    tl.store(p_weight + o_row[:, None] * (TOP + 1) + b_rank, b_power / b_mass[:, None], mask=is_chosen)
-    tl.store(p_expert + o_row[:, None] * TOP + b_rank, tl.broadcast_to(o_e[None, :], [ROWS, BLOCK_E]), mask=is_chosen)
-
-    b_woken = tl.max(b_chosen, 0)
-    is_woken = b_woken == 1
-    b_slot = tl.cumsum(b_woken, 0) - 1
-    count = tl.sum(b_woken, 0)
-    tl.store(p_woken + b_slot, o_e, mask=is_woken)
-    tl.store(
-        p_rank + b_slot[None, :] * ROWS + o_row[:, None],
-        tl.where(is_chosen, b_rank, -1),
-        mask=tl.broadcast_to(is_woken[None, :], [ROWS, BLOCK_E]),
-    )
-    slots = count
+            b_key = tl.where(is_best, -0x7FFFFFFFFFFFFFFF, b_key)
+    is_chosen = (b_chosen == 1) & is_e
+    b_power = tl.exp(b_logit - tl.max(b_logit, 0))
+    mass = tl.sum(tl.where(is_chosen, b_power, 0.0), 0) if RENORMALISE else tl.sum(b_power, 0)
+    b_rank = tl.cumsum(is_chosen.to(tl.int32), 0) - 1
+    tl.store(p_weight + i_row * (TOP + 1) + b_rank, b_power / mass, mask=is_chosen)
+    tl.store(p_expert + i_row * TOP + b_rank, o_e, mask=is_chosen)
+    tl.store(p_place + i_row * E + o_e, tl.where(is_chosen, b_rank, -1), mask=is_e)
     if SHARED:
-        tl.store(p_weight + o_row * (TOP + 1) + TOP, 1.0 / (1.0 + tl.exp(-b_gate * b_unit)), mask=is_row)
-        tl.store(p_woken + count, E)
-        tl.store(p_rank + count * ROWS + o_row, tl.where(is_row, TOP, -1))
-        slots = count + tl.where(valid > 0, 1, 0)
-    tl.store(p_count, slots)
-    tl.store(p_count + 1, count)
+        tl.store(p_weight + i_row * (TOP + 1) + TOP, 1.0 / (1.0 + tl.exp(-gate * unit)))
+
+    # The last row to come this far has every row's choice before it and lays out the plan.
+    tl.debug_barrier()
+    if tl.atomic_add(p_arrived, 1, sem="acq_rel") == valid - 1:
+        tl.store(p_arrived, 0)
+        o_row = tl.arange(0, ROWS)
+        is_row = o_row < valid
+        is_pair = is_row[:, None] & is_e[None, :]
+        b_place = tl.load(p_place + o_row[:, None] * E + o_e[None, :], mask=is_pair, other=-1, cache_modifier=".cg")
+        b_woken = tl.max((b_place >= 0).to(tl.int32), 0)
+        b_slot = tl.cumsum(b_woken, 0) - 1
+        count = tl.sum(b_woken, 0)
+        tl.store(p_woken + b_slot, o_e, mask=b_woken == 1)
+        tl.store(
+            p_rank + b_slot[None, :] * ROWS + o_row[:, None],
+            b_place,
+            mask=tl.broadcast_to((b_woken == 1)[None, :], [ROWS, BLOCK_E]),
+        )
+        slots = count
+        if SHARED:
+            tl.store(p_woken + count, E)
+            tl.store(p_rank + count * ROWS + o_row, tl.where(is_row, TOP, -1))
+            slots = count + 1
+        tl.store(p_count, slots)
+        tl.store(p_count + 1, count)

@@ -21,10 +21,12 @@ class Tile:
     warps: int
     stages: int
     per_core: int = 1  # programs per multiprocessor, for kernels whose grid is a fixed number of programs
+    wk: int = 1  # parts of BLOCK_K that are summed by themselves, one per warp, and added at the end
 
     def within(self, k: int) -> Tile:
         """No wider than the weight is; matrix units want at least 16."""
-        return replace(self, block_k=max(16, min(self.block_k, triton.next_power_of_2(k))))
+        block_k = max(16, min(self.block_k, triton.next_power_of_2(k)))
+        return replace(self, block_k=block_k, wk=max(1, min(self.wk, block_k // 16)))
 
 
 def stages(tile: Tile) -> int:
@@ -40,14 +42,14 @@ def cores(device: torch.device) -> int:
 def linear(n: int, k: int) -> Tile:
     """Few output features: narrow tiles, so that every core has one."""
     if n <= 4096:
-        return Tile(16, 256, 4, 6).within(k)
-    return Tile(32, 256, 4, 4).within(k)
+        return Tile(16, 512, 4, 4, wk=4).within(k)
+    return Tile(32, 256, 4, 3).within(k)
 
 
-ROUTER = Tile(16, 512, 4, 1)
-EXPERT_UP = Tile(32, 256, 4, 4, per_core=3)
-EXPERT_DOWN = Tile(16, 512, 4, 5)
-HEAD = Tile(64, 256, 4, 3)
+ROUTER = Tile(16, 256, 4, 1)
+EXPERT_UP = Tile(32, 128, 2, 4, per_core=4)
+EXPERT_DOWN = Tile(16, 512, 4, 5, wk=4)
+HEAD = Tile(128, 128, 4, 3)
 
 
 @dataclass(frozen=True, slots=True)
