@@ -8,7 +8,19 @@ from fastapi import APIRouter, Query, Request, Response, status
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.services import comparing, exporting, findings, nodes, repos, reviews, schedules, steps, submitting
+from orchestrator.services import (
+    comparing,
+    exporting,
+    findings,
+    memos,
+    nodes,
+    repos,
+    reviews,
+    schedules,
+    steps,
+    submitting,
+    transcripts,
+)
 from orchestrator.services.views import (
     Comparison,
     FindingPage,
@@ -163,6 +175,27 @@ def export(review_id: UUID, shop: Shop, format: ExportFormat = ExportFormat.JSON
 @router.get("/steps/{step_id}/log", tags=["reviews"], summary="What a step printed", response_class=PlainTextResponse)
 def get_log(step_id: UUID, shop: Shop) -> PlainTextResponse:
     return PlainTextResponse(steps.log(shop, step_id).encode("utf-8", "replace"))
+
+
+@router.get("/reviews/{review_id}/memo", tags=["reviews"], summary="The verdict: scores, fixes in order, limits")
+def get_memo(review_id: UUID, shop: Shop) -> memos.Memo:
+    return memos.get(shop, review_id).memo
+
+
+@router.get(
+    "/reviews/{review_id}/transcripts",
+    tags=["reviews"],
+    summary="What the agents said and did, as a recording that can be played again",
+    response_class=Response,
+    responses={200: {"content": {"application/json": {}}}},
+)
+def get_transcripts(review_id: UUID, shop: Shop) -> Response:
+    return Response(transcripts.recording(shop, review_id), media_type="application/json")
+
+
+@router.get("/focuses", tags=["node"], summary="The focuses that a review can have")
+def list_focuses(shop: Shop) -> tuple[memos.Focus, ...]:
+    return memos.focuses(shop)
 
 
 @router.get("/compare", tags=["reviews"], summary="Two reviews of one repo side by side")

@@ -11,7 +11,20 @@ from starlette.types import Scope
 from orchestrator.services.errors import OutsideError, ServiceError
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
-from orchestrator.web import api, events, exports, findings, health, home, nodes, render, repos, reviews, schedules
+from orchestrator.web import (
+    agents,
+    api,
+    events,
+    exports,
+    findings,
+    health,
+    home,
+    nodes,
+    render,
+    repos,
+    reviews,
+    schedules,
+)
 from orchestrator.web.errors import Problem, Refused, json_answer, problem_of, problems_of, status_of
 from orchestrator.web.security import HEADERS, Guard, check_csrf, is_api
 
@@ -41,7 +54,7 @@ def make_app(shop: Workshop, settings: Settings) -> FastAPI:
     app.state.shop = shop
     app.state.streams = 0  # live pages now
     app.state.closing = False  # set by serving.Server
-    for router in (home, reviews, events, exports, repos, findings, schedules, nodes):
+    for router in (home, reviews, agents, events, exports, repos, findings, schedules, nodes):
         app.include_router(router.router, dependencies=[Depends(check_csrf)], include_in_schema=False)
     for plain in (api, health):
         app.include_router(plain.router)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from orchestrator.services import reviews, schedules, submitting
+from orchestrator.services import memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
@@ -104,6 +104,7 @@ def home_page(
         roots=shop.settings.allowed_roots,
         default_minutes=shop.settings.budget_minutes,
         has_model=bool(shop.settings.model_url),
+        focuses=memos.focuses(shop),
         tonight=schedules.tonight(shop),
         latest=reviews.listed(shop, per_page=8),
     )
