@@ -165,6 +165,21 @@ class EmptyRepo(RepoProblem):
     """The repository has no commit."""
 
 
+class NodeWork(Record):
+    """What a node says of its own work. Servers tell different parts of it; what one does not tell is None."""
+
+    state: str = ""  # in the node's own word: ok, loading, ...
+    why: str = ""  # why it is in that state
+    tau: float | None = None  # tokens committed per verify
+    tokens_per_s: float | None = None
+    accepted_share: float | None = None  # drafts accepted over drafts verified
+    restored_share: float | None = None  # prompt tokens taken from the prefix store
+    running: int | None = None
+    waiting: int | None = None
+    device: str = ""
+    drafter: str = ""
+
+
 class NodeHealth(Record):
     """What an OpenAI-compatible endpoint answered when asked for its models."""
 
@@ -172,6 +187,7 @@ class NodeHealth(Record):
     problem: str = ""  # in words, when it is not reachable or answered nonsense
     models: tuple[str, ...] = ()
     seconds: float = 0.0
+    work: NodeWork | None = None  # None: it tells nothing of it
 
 
 class Node(Protocol):

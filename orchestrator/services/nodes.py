@@ -25,6 +25,7 @@ def status(shop: Workshop) -> NodeStatus:
         problem=health.problem,
         models=health.models,
         seconds=health.seconds,
+        work=health.work,
         machines=tuple(machine_row(one, now, shop.settings.lease_s) for one in found),
     )
 

@@ -13,6 +13,7 @@ from orchestrator.store.repos import RepoKind as RepoKind
 from orchestrator.store.reviews import ReviewState as ReviewState
 from orchestrator.store.schedules import ScheduleKind as ScheduleKind
 from orchestrator.store.steps import StepState as StepState
+from review_agents.ports import NodeWork
 from review_agents.records import (
     Change,
     FindingState,
@@ -445,4 +446,5 @@ class NodeStatus:
     problem: str
     models: tuple[str, ...]
     seconds: float
+    work: NodeWork | None
     machines: tuple[MachineRow, ...]  # the workers

@@ -1,6 +1,7 @@
 """`make up` as a person meets it: what it prints, and that nothing outlives it. With the environment that is there."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -51,7 +52,7 @@ class Up:
 def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(**variables: str) -> Up:
+    def start(*options: str, **variables: str) -> Up:
         environment = {
             "HOME": str(tmp_path / "home"),
             "PATH": os.defpath,
@@ -63,7 +64,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         port = free_port()
         with (tmp_path / "said").open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator", "up", "--port", str(port)],
+                [sys.executable, "-m", "orchestrator", "up", "--port", str(port), *options],
                 cwd=ROOT,
                 env=environment,
                 stdout=said,
@@ -106,6 +107,38 @@ def test_no_process_and_no_box_outlives_its_parent_in_the_middle_of_a_review(
     up.process.send_signal(number)
     assert up.process.wait(30) == (0 if number is signal.SIGTERM else -signal.SIGKILL)
     wait_for(lambda: up.left() == [] and not any("sleep 613" in line for line in processes()))
+
+
+def test_a_demo_node_beside_the_service_shows_its_health_tau_and_speed_on_the_node_page(
+    start: Callable[..., Up],
+) -> None:
+    up = start("--demo-node", OMP_NUM_THREADS="1")
+    ready(up)
+
+    def shown() -> str:
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", httpx.get(f"{up.url}/node", timeout=30).text))
+
+    wait_for(lambda: "answers in" in shown(), 240)
+    found = re.search(r"figures: (http://127\.0\.0\.1:\d+)/", up.said)
+    assert found is not None, up.said
+    assert f"Address {found[1]}" in shown() and "smollm2-135m-instruct" in shown()
+    body = {"messages": [{"role": "user", "content": "Repeat five times: the lamp is lit."}], "max_tokens": 40}
+    answer = httpx.post(f"{found[1]}/v1/chat/completions", json={**body, "temperature": 0}, timeout=240).json()
+    assert answer["timings"]["draft_n_accepted"] > 0
+    text = shown()
+    assert "Says of itself ok" in text and "drafts by ngram" in text
+    assert re.search(r"Tokens/s \d+\.\d", text) and re.search(r"tau [1-9]\.\d\d .* of drafts accepted", text), text
+    os.killpg(up.process.pid, signal.SIGINT)
+    assert up.process.wait(60) == 0
+    assert "Traceback" not in up.said and up.left() == []
+    with pytest.raises(httpx.TransportError):
+        httpx.get(found[1])
+
+
+def test_a_demo_node_beside_another_node_is_refused(start: Callable[..., Up]) -> None:
+    up = start("--demo-node", "--node", "http://127.0.0.1:9")
+    assert up.process.wait(60) == 2
+    assert "leave out --node" in up.said
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
