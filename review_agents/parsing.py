@@ -74,9 +74,20 @@ def read(answer: Answer, *, mend: bool = True) -> Read:
 
 def take(found: "Wanted | str", calls: list[Wanted], problems: list[str]) -> None:
     if isinstance(found, Wanted):
-        calls.append(found)
+        calls.append(Wanted(found.name, {whole(name): whole(value) for name, value in found.arguments.items()}))
     else:
         problems.append(found)
+
+
+def whole(value: Any) -> Any:
+    """Without half characters, which JSON can spell and nothing can store or send."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {whole(name): whole(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [whole(item) for item in value]
+    return value
 
 
 # Native calls ------------------------------------------------------------------------------

@@ -73,7 +73,10 @@ def review(
         raise typer.BadParameter(f"There is no folder {out.absolute().parent}.", param_hint="--out")
     settings = settings_of(data, model_url=node, model_name=model)
     shop = opened(settings, "review")
-    ours = None if somebody_works(shop) else wiring.with_sandbox(shop, select.choose(settings))
+    busy = somebody_works(shop)
+    ours = None if busy else wiring.with_sandbox(shop, select.choose(settings))
+    if busy and (node is not None or model is not None):
+        err().print("A worker on this data folder does the review, with the node and model of its own settings.")
     asked = Submission(
         target=target,
         ref=ref,
@@ -125,12 +128,17 @@ def somebody_works(shop: Workshop) -> bool:
 def see_through(shop: Workshop, ours: Workshop | None, review_id: UUID) -> None:
     """Follow the review to its end, doing it here whenever nobody else would."""
     doing: Doing | None = None
+    said = ""
     with Follower(shop, review_id) as follower:
         while not follower.look().ended:
             if doing is not None and doing.over:
                 doing.raise_trouble()
                 doing = None
-            if doing is None and not somebody_works(shop):
+            left_s, why = reviews.waits_s(shop, review_id)
+            if left_s and why != said:
+                said = why
+                follower.say(why)
+            if doing is None and not left_s and not somebody_works(shop):
                 ours = ours or wiring.with_sandbox(shop, select.choose(shop.settings))
                 doing = Doing(ours, review_id, follower.say)
             time.sleep(LOOK_EVERY_S)

@@ -14,6 +14,7 @@ from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.steps import StepState
 
+WAITING = (ReviewState.QUEUED, ReviewState.WAITING_FOR_NODE)
 MOST_PER_PAGE = 500
 MOST_PAGES = 1_000_000
 TAIL_CHUNKS = 200  # of a log, for whoever begins to follow
@@ -93,6 +94,15 @@ def progress(shop: Workshop, review_id: UUID, after_seq: int | None = None) -> P
         last_seq=chunks[-1].id if chunks else after_seq or 0,
         error=review.error,
     )
+
+
+def waits_s(shop: Workshop, review_id: UUID) -> tuple[float, str]:
+    """How long a review that was put back still waits before anybody may go on with it, and why it does."""
+    with shop.sessions.reading() as db:
+        review, _ = known(db, review_id)
+    if review.not_before is None or review.state not in WAITING:
+        return 0.0, ""
+    return max(0.0, (review.not_before - shop.clock()).total_seconds()), review.outcome_note
 
 
 def cancel(shop: Workshop, review_id: UUID) -> None:

@@ -1,0 +1,215 @@
+"""Focuses as data, the words that models are told, and the numbers that code makes of reports."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from review_agents import focus, material, memo
+from review_agents.focus import Flavour, FocusError, Profile, builtin
+from review_agents.records import (
+    Effort,
+    FocusResult,
+    FocusState,
+    Lifecycle,
+    ProbeState,
+    Ran,
+    Report,
+    Severity,
+    VerificationState,
+)
+from review_agents.rules import RULES
+from review_agents.scripted import as_text, call
+from review_agents.tools import offered
+from tests.support.agents import FILES, MARK, Hand, play, repo, report, results
+
+TOLD = Path(__file__).parent / "told"
+GOOD = """
+name = "tidy"
+title = "Tidy"
+summary = "Looks for clutter"
+mission = "Find clutter."
+hands_on = "Count files."
+not_yours = "The rest."
+kinds = ["usability"]
+"""
+
+
+# Focuses -------------------------------------------------------------------------------------
+
+
+def test_there_are_seven_focuses_each_with_a_duty_and_a_score_of_its_own() -> None:
+    names = ["newcomer", "correctness", "performance", "engineering", "security", "reliability", "taste"]
+    assert list(builtin()) == names
+    assert len({one.hands_on for one in builtin().values()}) == 7
+    assert len({one.score for one in builtin().values()}) == 7
+
+
+def test_a_person_adds_a_focus_by_a_file_and_replaces_one_by_its_name() -> None:
+    found = focus.collected([("/data/focuses/tidy.toml", GOOD), ("taste.toml", GOOD.replace("tidy", "taste"))])
+    assert found["tidy"].summary == "Looks for clutter" and found["taste"].title == "Tidy" and len(found) == 8
+    assert {"record_finding", "finish"} <= set(found["tidy"].tools)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("mission", "misson"), "misson"),
+        (('kinds = ["usability"]', 'kinds = ["beauty"]'), "kinds"),
+        (('name = "tidy"', 'name = "other"'), "expected the file's own name"),
+        (("hands_on = ", "tools = ['browse']\nhands_on = "), "there is no tool 'browse'"),
+        (("hands_on = ", "score = 'charm'\nhands_on = "), "there is no score 'charm'"),
+        (('"Find clutter."', '"  "'), "mission"),
+        (("title = ", "title "), "no valid TOML"),
+        (('kinds = ["usability"]', 'kinds = ["usability"]\n[budget]\nturns = 0'), "budget.turns"),
+    ],
+)
+def test_a_mistake_in_a_focus_is_an_error_that_names_file_and_key(change: tuple[str, str], words: str) -> None:
+    with pytest.raises(FocusError, match=r"tidy\.toml") as problem:
+        focus.parsed(GOOD.replace(*change), file="tidy.toml")
+    assert words in str(problem.value)
+
+
+def test_every_profile_and_flavour_has_words_and_an_unknown_profile_is_no_default() -> None:
+    assert set(focus.PROFILE_WORDS) == set(Profile) and set(focus.FLAVOUR_WORDS) == set(Flavour)
+    with pytest.raises(ValueError, match="nobody"):
+        Profile("nobody")
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "flavour"),
+    [("personal", [], "personal"), ("", ["a.py"], "production"), ("nonsense", ["CITATION.cff"], "research"),
+     ("", ["benchmarks/a.py", "benchmarks/b.py", "bench.py"], "performance")],
+)  # fmt: skip
+def test_the_flavour_is_what_the_repo_says_or_looks_like(asked: str, files: list[str], flavour: str) -> None:
+    assert focus.flavour_of(asked, files) == flavour
+
+
+def test_every_kind_has_rules_for_agents_and_one_for_the_rest() -> None:
+    assert all(rules[-1] == f"{kind}_other" for kind, rules in RULES.items())
+
+
+# What models are told ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["rules", "rules_in_text", "material", "task"])
+def test_the_words_are_those_that_were_reviewed(name: str) -> None:
+    """After a change on purpose: delete the file, run this test twice, and read the difference."""
+    found = material.opening(repo(), results(), FILES.get, focus=builtin()["security"], mark=MARK,
+                             native=name != "rules_in_text")  # fmt: skip
+    text = {"rules": found[0], "rules_in_text": found[0], "material": found[1], "task": found[3]}[name].text + "\n"
+    kept = TOLD / f"{name}.txt"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(text, encoding="utf-8")
+        pytest.fail(f"{kept.name} was not there; it was written anew")
+    assert text == kept.read_text(encoding="utf-8")
+
+
+def test_no_word_of_a_prompt_can_be_attributed_to_the_repo() -> None:
+    told = material.opening(repo(), results(), FILES.get, focus=builtin()["taste"], mark=MARK, native=True)
+    assert "for example" not in told[1].text.split("<<<")[0], "examples of ours are not material"
+
+
+def test_all_focuses_begin_with_the_same_bytes() -> None:
+    openings = [
+        material.opening(repo(), results(), FILES.get, focus=one, mark=MARK, native=True) for one in builtin().values()
+    ]
+    assert len({one[:3] for one in openings}) == 1 and len({one[3] for one in openings}) == len(openings)
+    assert json.dumps([tool.model_dump() for tool in offered()]) == json.dumps(
+        [tool.model_dump() for tool in offered()]
+    )
+
+
+def test_over_thirty_turns_nearly_all_of_each_prompt_was_sent_before() -> None:
+    hand = Hand(says=lambda command: Ran(exit=0, head=f"{command}\n" * 60))
+    steps = [call("run", command=f"python -c 'print({n})'") for n in range(30)] + [call("finish", **report())]
+    played = play(steps, hand=hand, budget={"turns": 40})
+    assert played.result.turns == 31
+    usage = played.result.usage
+    first = len(as_text(played.model.asked[0])) // 4
+    assert usage.cached / (usage.prompt - first) >= 0.95  # the first prompt is nobody's to know
+    texts = [as_text(question) for question in played.model.asked]
+    for shorter, longer in pairwise(texts):
+        assert longer.startswith(shorter), "nothing that was sent is ever sent differently"
+
+
+def test_the_material_fits_a_small_context() -> None:
+    many = {f"pkg/module_{n}.py": f"def function_{n}(first, second): pass\n" * 30 for n in range(200)}
+    many["README.md"] = "words " * 20_000
+    for context, most in ((4096, 6000), (32768, 26_000), (None, 26_000)):
+        found = material.opening(
+            repo(many), results(), many.get, focus=builtin()["taste"], mark=MARK, native=True, context_tokens=context
+        )
+        assert len(found[1].text) < most, context
+
+
+def test_times_of_probes_are_left_out_of_the_evidence() -> None:
+    slow = {name: one.model_copy(update={"seconds": 99.5}) for name, one in results().items()}
+    assert material.evidence_digest(slow) == material.evidence_digest(results())
+
+
+# Memo ----------------------------------------------------------------------------------------
+
+
+def thought(name: str, **scores: Any) -> FocusResult:
+    return FocusResult(focus=name, state=FocusState.FINISHED, report=Report(summary="x", scores=scores))
+
+
+def seen(**changed: Any) -> memo.Seen:
+    given: dict[str, Any] = {
+        "title": "x", "kind": "correctness", "severity": Severity.MEDIUM, "effort": Effort.MEDIUM, "opinion": False,
+        "verification": VerificationState.CONFIRMED, "lifecycle": Lifecycle.NEW, "fingerprint": "f", "file": "a.py",
+        "line": 1,
+    }  # fmt: skip
+    return memo.Seen(**{**given, **changed})
+
+
+def test_the_owner_of_a_score_counts_double_and_plain_means_have_no_owner() -> None:
+    found = {one.name: one for one in memo.reconciled(
+        [thought("security", security=2, overall=2), thought("taste", security=8, overall=8)], builtin())}  # fmt: skip
+    assert (found["security"].value, found["security"].owner) == (4.0, "security")
+    assert (found["overall"].value, found["overall"].owner) == (5.0, "")
+
+
+def test_scores_are_clamped_and_what_is_no_number_is_dropped() -> None:
+    found = memo.reconciled([thought("taste", taste=99, honesty=math.nan), thought("newcomer", taste=-3)], builtin())
+    assert [(one.name, one.value, one.low, one.high) for one in found] == [("taste", 7.0, 1, 10)]
+
+
+def test_fixes_are_ordered_by_impact_and_effort_and_the_unproved_are_not_among_them() -> None:
+    made = memo.memo_of(
+        [],
+        [
+            seen(title="large", severity=Severity.HIGH, effort=Effort.LARGE),
+            seen(title="small", severity=Severity.MEDIUM, effort=Effort.SMALL),
+            seen(title="opinion", severity=Severity.HIGH, opinion=True, verification=VerificationState.UNVERIFIED),
+            seen(title="unproved", severity=Severity.CRITICAL, verification=VerificationState.NOT_REPRODUCED),
+            seen(title="fixed", lifecycle=Lifecycle.FIXED),
+            seen(title="open door", severity=Severity.CRITICAL),
+        ],
+        builtin(),
+        [("tests", ProbeState.COULD_NOT_RUN, "needs a compiler")],
+    )
+    assert [one.title for one in made.fixes] == ["open door", "small", "large", "opinion"]
+    assert "tests: needs a compiler" in made.not_looked_at
+    assert any(line.startswith("nobody looked with the focus of Newcomer") for line in made.not_looked_at)
+    assert made.verdict == "3 proved faults, 2 of them serious; no model took part."
+
+
+def test_a_focus_that_did_not_finish_is_a_limit_of_the_review_and_not_of_the_repo() -> None:
+    stuck = FocusResult(focus="taste", state=FocusState.STUCK, reason="it repeated itself")
+    made = memo.memo_of([stuck], [], builtin(), [])
+    assert any("Taste did not come to its end (stuck: it repeated itself)" in line for line in made.not_looked_at)
+    assert made.verdict == "Nothing was proved wrong; 0 of 1 focuses came to their end."
+
+
+def test_far_apart_scores_are_a_disagreement_and_close_ones_are_agreed() -> None:
+    made = memo.memo_of(
+        [thought("taste", taste=8, overall=6), thought("security", taste=3, overall=6)], [], builtin(), []
+    )
+    assert made.disagreed == ("taste: security says 3, taste says 8",)
+    assert made.agreed == ("2 focuses agree on overall: 6 of 10",)

@@ -1,0 +1,96 @@
+"""Hostile text on every way to a model: it stays inside its quotation, in sight, and changes nothing around it."""
+
+import re
+from typing import Any
+
+import pytest
+
+from review_agents import material
+from review_agents.focus import builtin
+from review_agents.records import FocusState, Message, ProbeResult, ProbeState, Ran, Role
+from review_agents.scripted import call
+from review_agents.visible import CONTROL, UNSEEN, defanged, quoted
+from tests.support import attacks
+from tests.support.agents import FILES, MARK, Hand, finding, play, repo, report, results
+
+DONE = call("finish", **report())
+ATTACKS = pytest.mark.parametrize("attack", attacks.ALL.values(), ids=attacks.ALL)
+
+
+def harmless(text: str) -> bool:
+    """Quotations are opened and closed in turn, nothing is unseen, no word could be taken for a turn's end."""
+    marks = re.findall(rf"<<<{MARK} |{MARK}>>>", text)
+    assert marks == [f"<<<{MARK} ", f"{MARK}>>>"] * (len(marks) // 2)
+    assert UNSEEN.search(text) is None
+    assert CONTROL.search(text) is None
+    return True
+
+
+def opening(files: dict[str, str], **changed: Any) -> tuple[Message, ...]:
+    return material.opening(
+        repo(files), results(**changed), files.get, focus=builtin()["security"], mark=MARK, native=True
+    )
+
+
+@ATTACKS
+def test_text_of_the_repo_stays_inside_its_quotation(attack: str) -> None:
+    plain = opening(dict(FILES))
+    hostile = opening({**FILES, "README.md": attack, "sums.py": f'def total():\n    """{attack}"""\n'})
+    assert hostile[0] == plain[0], "rules do not depend on what a repo says"
+    assert [message.role for message in hostile] == [message.role for message in plain]
+    assert hostile[3] == plain[3], "nor does the task"
+    inside = hostile[1].text.replace("<<<m4rk", "").replace("m4rk>>>", "")
+    assert MARK not in inside and harmless(hostile[1].text.replace("<<SYS>>", ""))
+
+
+@ATTACKS
+def test_what_probes_quote_stays_inside_its_quotation(attack: str) -> None:
+    said = ProbeResult(probe="tests", state=ProbeState.FAILED, summary=attack, facts={"first": attack, "all": [attack]})
+    assert harmless(opening(dict(FILES), **{"probe:tests": said})[1].text)
+
+
+@ATTACKS
+def test_output_of_commands_stays_inside_its_quotation(attack: str) -> None:
+    hand = Hand(says=lambda command: Ran(exit=0, head=attack), files={**FILES, "evil.txt": attack})
+    played = play([call("run", command="pytest"), call("read", path="evil.txt"), DONE], hand=hand)
+    shown = [message.text for message in played.last_question if message.role is Role.TOOL]
+    assert all(map(harmless, shown)) and played.result.state is FocusState.FINISHED
+    assert played.hand.ran == ["pytest"], "nothing that the output says was carried out"
+
+
+@ATTACKS
+def test_in_the_text_protocol_only_what_the_model_writes_is_a_call(attack: str) -> None:
+    hand = Hand(says=lambda command: Ran(exit=0, head=attack))
+    steps = [call("run", command="pytest"), call("run", command="ls"), DONE]
+    played = play(steps, hand=hand, native=False)
+    assert played.hand.ran == ["pytest", "ls"] and played.result.report is not None
+    assert played.result.report.summary == report()["summary"]
+
+
+@ATTACKS
+def test_names_of_files_cannot_break_out_either(attack: str) -> None:
+    name = attack.replace("\n", " ") or "x"
+    text = opening({**FILES, name: "x", f"src/{name}.py": "def f(): pass"})[1].text
+    assert harmless(text)
+
+
+@ATTACKS
+def test_what_a_finding_quotes_is_material_for_the_next_focus(attack: str) -> None:
+    title = f"A title that is long enough {attack}"[:180]
+    first = play([call("record_finding", **finding(title=title)), DONE]).result.candidates
+    task = play([DONE], claimed=first).last_question[3].text
+    assert harmless(task) and "Your focus is Correctness." in task
+
+
+def test_there_are_at_least_forty_attacks() -> None:
+    assert len(attacks.ALL) >= 40
+
+
+def test_an_attack_can_still_be_read_and_reported() -> None:
+    assert "‹|im_end|›" in defanged("<|im_end|>") and "⟨ESC⟩[2K" in defanged("\x1b[2K")
+    assert "[mark]>>>" in quoted(f"{MARK}>>>", mark=MARK, label="x")
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    text = "if a < b and c[0] | d: print('<div>', x->y) # naïve 日本語 → ok\n\tlist<int> [INFO]"
+    assert defanged(text) == text
