@@ -81,6 +81,7 @@ class Page:
     def claims(self, reading: Reading) -> list[Claim]:
         """What holds: in /venv/test too, in other surroundings, without the rest of the page, and as a script."""
         self._drop_what_test_has(reading)
+        self._run_sessions_alone(reading)
         self._settle(reading)
         self._try_alone(reading)
         claims: list[Claim] = []
@@ -124,6 +125,20 @@ class Page:
                     reason=f"only where /venv/test is installed: {found.reason}",
                     suspect=None,
                 )
+
+    def _run_sessions_alone(self, reading: Reading) -> None:
+        """The `>>>` of a page may be a doctest in itself, to which other blocks that rebind its names do not belong."""
+        others = [block for block in self.document.blocks if block.kind is BlockKind.PYTHON and not block.hidden]
+        if not others or not any(one.state == "unsure" and one.step.kind == "session" for one in reading.outcomes):
+            return
+        blocks = tuple(block for block in self.document.blocks if block not in others)
+        again = self._reading(replace(self.document, blocks=blocks), self.environment)
+        better = {one.key: one for one in again.outcomes if one.state in GOOD}
+        for at, outcome in enumerate(reading.outcomes):
+            if outcome.state == "unsure" and outcome.step.kind == "session" and outcome.key in better:
+                found = better[outcome.key]
+                reason = "where the sessions of the page run by themselves"
+                reading.outcomes[at] = replace(outcome, state=found.state, reason=reason, suspect=None)
 
     def _settle(self, reading: Reading) -> None:
         """Read once more at another time, with another hash seed: what then differs is not the page's business."""

@@ -11,7 +11,9 @@ FILES = {
     "pyproject.toml": setuptools_project("guest"),
     "README.md": (
         "# guest\n\nAn extension of a program that brings docutils along. From Cython:\n\n"
-        "```python\nfrom guest cimport Pool\ncdef Pool mem = Pool()\n```\n\n```python\n2 + 2  # 4\n```\n"
+        "```python\nfrom guest cimport Pool\ncdef Pool mem = Pool()\n```\n\n```python\n2 + 2  # 4\n```\n\n"
+        "## Indented\n\n```pycon\n>>> from textwrap import dedent\n```\n\nWith another name for the module:\n\n"
+        "```python\nimport textwrap as dedent\n```\n\n```pycon\n>>> dedent(' a')\n'a'\n```\n"
     ),
     "guest/__init__.py": "from docutils import nodes\n\n\ndef node():\n    return nodes.Text('guest')\n",
     "setup.py": (
@@ -52,5 +54,11 @@ def test_a_test_run_that_ran_no_test_is_not_profiled(odd: Reviewed):
 
 def test_an_example_in_another_language_than_its_block_says_counts_as_not_run(odd: Reviewed):
     result = odd.result("readme")
-    states = {one["line"]: one["state"] for one in result.facts["examples"]}
-    assert states == {6: "not_run", 11: "matched"} and result.summary.startswith("1 of 2 examples")
+    states = {one["example"].splitlines()[0]: one["state"] for one in result.facts["examples"]}
+    assert states["from guest cimport Pool"] == "not_run" and states["2 + 2  # 4"] == "matched"
+    assert result.summary.startswith(f"{len(states) - 1} of {len(states)} examples")
+
+
+def test_sessions_are_judged_though_another_block_rebinds_their_names(odd: Reviewed):
+    (found,) = [one for one in odd.result("readme").facts["examples"] if one["example"] == "dedent(' a')"]
+    assert found["state"] == "matched" and "by themselves" in found["reason"]
