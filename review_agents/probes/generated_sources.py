@@ -40,18 +40,20 @@ def generated(output: str, tracked: Collection[str]) -> Generated | None:
 
 
 def cython_command(found: Generated, tracked: Collection[str], requirement: str, pip: str, python: str) -> str:
-    """Translate every .pyx beside the missing one that has no tracked translation, as the developers' own step does."""
+    """Translate the missing one, and each .pyx beside it that can be: some are only included in others."""
     folder, ending = found.source.rpartition("/")[0], found.missing.rpartition(".")[2]
-    sources = [
+    others = [
         path
         for path in sorted(tracked)
         if path.endswith(".pyx") and path.rpartition("/")[0] == folder and f"{path[:-4]}.{ending}" not in tracked
     ]
-    cplus = "" if ending == "c" else " --cplus"
-    return (
-        f"{python} {pip} install --target {TOOLS} {shlex.quote(requirement)}"
-        f" && PYTHONPATH={TOOLS} {python} -m cython -3{cplus} {shlex.join(sources)}"
-    )
+    cython = f"PYTHONPATH={TOOLS} {python} -m cython -3{'' if ending == 'c' else ' --cplus'}"
+    lines = [
+        f"{python} {pip} install --target {TOOLS} {shlex.quote(requirement)} || exit 1",
+        f"{cython} {shlex.quote(found.source)} || exit 1",
+        *(f"{cython} {shlex.quote(path)} || true" for path in others if path != found.source),
+    ]
+    return "\n".join(lines)
 
 
 def cython_wanted(files: Iterable[str], read: ReadText, manifests: Iterable[Manifest]) -> str:

@@ -19,7 +19,10 @@ FILES = {
     "setup.py": (
         "from setuptools import Extension, setup\n\nsetup(ext_modules=[Extension('guest._fast', ['guest/_fast.c'])])\n"
     ),
-    "guest/_fast.pyx": "def twice(int number):\n    return 2 * number\n",
+    "guest/_fast.pyx": (
+        "cdef int FACTOR = 2\n\ninclude '_more.pyx'\n\n\ndef twice(int number):\n    return scaled(number)\n"
+    ),
+    "guest/_more.pyx": "cdef int scaled(int number):\n    return FACTOR * number\n",  # no module of its own
     "conftest.py": "import pytest\n\n\n@pytest.hookimpl\ndef pytest_collect_file(path, parent):\n    return None\n",
     "tests/test_guest.py": "def test_nothing():\n    assert True\n",
 }
