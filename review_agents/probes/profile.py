@@ -1,18 +1,18 @@
 """A profile of the test run: the package's own hottest functions and the peak memory. Facts only."""
 
 import json
-import re
 
 from review_agents.ports import Workspace
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.suites import read_report, with_report
 from review_agents.probes.tests import has_tests
 from review_agents.probes.within import InsideFailed, run_inside
 from review_agents.records import Environment, ProbeResult, ProbeState, Repo
 
 NAME = "profile"
 LIMIT_S = 300.0
-RAN_TESTS = re.compile(r"^=*\s*(?:\d+ \w+, )*[1-9]\d* (?:passed|failed|xfailed|xpassed)\b", re.M)
+RAN = ("passed", "failed", "xfailed")
 WORTH_NAMING = 0.01  # of the profiled time
 FILE = "/tmp/lamplighter.prof"
 
@@ -25,14 +25,15 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not prepared.installed_test:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the tests could not be installed")
     tree = SourceTree(workspace, repo, prepared)
-    command = f"rm -f {FILE}; python -m cProfile -o {FILE} -m pytest -q -p no:cacheprovider -p no:xdist"
+    # Whatever pytest's exit status, cProfile's is 0: the report says whether a test ran.
+    command = f"rm -f {FILE}; {with_report(f'python -m cProfile -o {FILE} -m pytest', '-q', '-p', 'no:xdist')}"
     ran = workspace.run(command, environment=Environment.TEST, timeout_s=LIMIT_S)
     if ran.timed_out or ran.oom:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run {ran.ending}")
-    if not ran.ok and not RAN_TESTS.search(ran.output):
-        return ProbeResult(
-            probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run ran no test: {ran.ending}"
-        )
+    if not any(case["outcome"] in RAN for case in read_report(workspace)):
+        last = (ran.output.strip().splitlines() or [ran.ending])[-1].strip(" =!")
+        reason = f"the profiled test run ran no test: {last[:200]}"
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason)
     folders = own_folders(prepared, tree)
     try:
         said = run_inside(

@@ -214,6 +214,7 @@ def summary_of(suite: Suite, faults: list[Case], flaky: tuple[Case, ...], around
     excused = sum(bool(why) for why in around.values())
     for number, word in (
         (suite.count("skipped"), "skipped"),
+        (suite.count("xfailed"), "failed as expected"),
         (len(faults), "failed"),
         (len(flaky), "flaky"),
         (excused, "need what the sandbox lacks"),

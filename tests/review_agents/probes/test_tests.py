@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from review_agents.records import ProbeState
+from review_agents.probes.suites import Case, Suite
+from review_agents.probes.tests import summary_of
+from review_agents.records import ProbeState, Ran
 from tests.review_agents.probes.samples import Reviewed, setuptools_project
 
 PACKAGE = {
@@ -29,6 +31,8 @@ def test_tests_that_only_unittest_can_collect_run_by_the_documented_command(tmp_
         found = one.only("tests", "tests.fail")
         assert "test_wrong" in found.title and found.places[0].file == "checks/suite.py"
         assert one.result("tests").facts["tests"] == 2
+        profiled = one.result("profile")  # by pytest, which finds none of them
+        assert profiled.state is ProbeState.COULD_NOT_RUN and "ran no test" in profiled.reason
     finally:
         one.close()
 
@@ -57,3 +61,10 @@ def test_a_repo_without_tests_says_so(tmp_path: Path):
         assert one.result("profile").state is ProbeState.NOT_APPLICABLE
     finally:
         one.close()
+
+
+def test_the_numbers_of_the_summary_add_up():
+    outcomes = ["passed"] * 5 + ["skipped", "xfailed", "xfailed"]
+    cases = tuple(Case(id=f"a.py::{at}", file="a.py", outcome=outcome) for at, outcome in enumerate(outcomes))
+    said = summary_of(Suite(command="pytest", ran=Ran(exit=0, seconds=1.0), cases=cases), [], (), {})
+    assert said == "5 of 8 tests passed in 1.0 s, 1 skipped, 2 failed as expected."
