@@ -256,20 +256,24 @@ class Loop:
 
     def carry_out(self, read: parsing.Read) -> None:
         wanted = read.calls if self.native else read.calls[:1]
-        calls = []
+        calls: list[ToolCall] = []
+        checks: list[tuple[str, Arguments | None]] = []
         for one in wanted:
             self.number += 1
-            calls.append(ToolCall(id=f"call_{self.number}", name=parsing.near(one.name), arguments=one.text))
+            name = parsing.near(one.name)
+            checks.append(self.checked(name, one))
+            calls.append(ToolCall(id=f"call_{self.number}", name=name, arguments=kept_of(one, checks[-1][1])))
         if self.native:
             self.talk.say(Message(role=Role.ASSISTANT, text=read.said, calls=tuple(calls)))
         else:
             self.talk.say(Message(role=Role.ASSISTANT, text=written_again(read.said, calls[0])))
         notes: list[str] = []
-        for at, (call, one) in enumerate(zip(calls, wanted, strict=True), start=self.number - len(calls) + 1):
+        for at, (call, (refusal, arguments)) in enumerate(
+            zip(calls, checks, strict=True), start=self.number - len(calls) + 1
+        ):
             if self.ended is not None:
                 self.give(call, "Not carried out: the review has ended.", None)
                 continue
-            refusal, arguments = self.checked(call, one)
             result, candidate = (refusal, None) if arguments is None else self.one(call, arguments, at)
             self.give(call, result, candidate)
             if arguments is None:
@@ -298,9 +302,9 @@ class Loop:
         if candidate is not None:
             self.found.append(candidate)
 
-    def checked(self, call: ToolCall, wanted: Wanted) -> tuple[str, Arguments | None]:
+    def checked(self, name: str, wanted: Wanted) -> tuple[str, Arguments | None]:
         """The arguments of a call that may be carried out, else why not."""
-        name, allowed, concluding = call.name, self.task.focus.tools, "conclude" in self.told
+        allowed, concluding = self.task.focus.tools, "conclude" in self.told
         if name not in DESCRIPTIONS:
             return render("unknown_tool", name=name, tools=allowed), None
         if name not in allowed or (concluding and name not in ALWAYS):
@@ -408,6 +412,14 @@ class Loop:
         )
         summary = Message(role=Role.USER, text=words)
         return (*history[:head], summary, *history[start:])
+
+
+def kept_of(wanted: Wanted, arguments: Arguments | None) -> str:
+    """The arguments as they go into the history: of a call that is refused not more than can be read."""
+    text = wanted.text
+    if arguments is not None or len(text) <= ROOM_CHARS:
+        return text
+    return json.dumps({"left_out": f"{len(text)} characters, which began with {text[:200]}"})
 
 
 def size_of(history: Sequence[Message]) -> int:
