@@ -6,6 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 NODE   ?= none
 ARGS   ?=
+# Groups of tests side by side (tests/conftest.py); 0 runs all in one process.
+JOBS   ?= 2
 
 # The first Python here that is new enough and can make environments.
 PYTHONS ?= python3 python3.14 python3.13 python3.12 python3.11 /usr/bin/python3
@@ -60,7 +62,7 @@ endif
 
 test: $(VENV)/.dev
 	@bash .ci/packages
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

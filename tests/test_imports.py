@@ -45,7 +45,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     ),
     "orchestrator.clients": (
         ("orchestrator.clients", "review_agents.records", "review_agents.ports"),
-        ("httpx", "structlog"),
+        ("httpx", "prometheus_client", "structlog"),
     ),
     "orchestrator.measure": (
         ("orchestrator.measure", "review_agents.records"),
