@@ -58,9 +58,15 @@ def comments_as_output(text: str) -> dict[int, ShownComment]:
             continue
         if above in found and found[above].line < line and found[above].marked and lines_between:
             found[above] = replace(found[above], text=found[above].text + "\n" + re.sub(r"^#+\s?", "", comment))
-        elif marked and above not in found:
-            found[above] = ShownComment(line, shown.strip(), True)
+        elif above not in found and (marked or (line + 1 not in code_lines and is_display(shown))):
+            found[above] = ShownComment(line, shown.strip(), bool(marked))
     return found
+
+
+def is_display(text: str) -> bool:
+    """A value that nobody writes as prose: a string in quotes, or brackets around something."""
+    value = parse_value(text)
+    return value is not None and value[1][0] in ("str", "bytes", "List", "Tuple", "set", "dict")
 
 
 def compare_comment(shown: ShownComment, value: str | None, string: str | None, kind: str, out: str) -> Comparison:
