@@ -19,7 +19,7 @@ each tile of the vocabulary keeps its best, and logits leave the chip only when 
                                           the logits; ties go to the lowest id; -1 where no id is allowed
     logit        [rows]           fp32    the choice's bare logit
     mass         [rows]           fp32    log of the sum over allowed ids of exp(logits / T), with T 0 at T 1; not
-                                          finite where some logit is not
+                                          finite where some allowed logit is not
 
 So exp(logit / T - mass) is the choice's probability. Noise is that of philox.py. The norm is as in linear.py.
 Exactness: logits are fp32 sums, never rounded; a row's bits depend on no other row. Noise: the same 32-bit words;
@@ -94,11 +94,13 @@ def head(
         bare = (bare if scale is None else bare * scale)[0]
         if logits is not None:
             logits[row] = bare
-        scores = bare / (heat or 1.0)
+        may = torch.ones(vocab, dtype=torch.bool, device=x.device)
         for words in (known, None if allowed is None else allowed[row]):
             if words is not None:
-                scores = scores.masked_fill(~_bits(words, vocab), -torch.inf)
-        result.mass[row] = torch.logsumexp(scores, dim=-1)
+                may &= _bits(words, vocab)
+        scores = torch.where(may, bare / (heat or 1.0), -torch.inf)
+        broken = torch.where(may, bare * 0.0, 0.0).sum()  # 0, or NaN where a logit is not finite
+        result.mass[row] = torch.logsumexp(scores, dim=-1) + broken
         noisy = scores + noise(low | high << 32, int(position[row]), ids) if heat else scores
         best = noisy.argmax()  # of equal ones the first
         found = bool(noisy[best] > -torch.inf)

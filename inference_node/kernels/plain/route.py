@@ -18,7 +18,8 @@ and a `Plan`, all of it written:
     count    [2]                int32     slots in use; routed experts among them. Both 0 with no valid row
 
 slots = min(E, 16 * top) + 1. Entries past the count, and rows from `valid` on, may hold anything (but -1 in the
-ranks of slots in use).
+ranks of slots in use). `woken`, `rank` and `count` are complete after `expert_up`: that kernel needs the layout anyway
+and keeps it for those after it.
 Exactness: logits are fp32 sums of (x * factor, rounded to x's type) times the router, times rsqrt(mean(x^2) + eps); a
 row's choice and bits depend on no other row. The twin sums in another order, so choices agree but for near ties.
 Checked by: tests/inference_node/kernels/triton/test_route.py
@@ -44,8 +45,7 @@ class Plan:
     rank: torch.Tensor
     count: torch.Tensor
     parts: torch.Tensor  # [PARTS, 16, E + 2] fp32 scratch
-    place: torch.Tensor  # [16, E] int32 scratch
-    arrived: torch.Tensor  # [1] int32 scratch, 0 between launches
+    place: torch.Tensor  # [16, E + 1 or more] int8 scratch: the column of `weight` by expert, or -1
     experts: int
     shared: bool
 
@@ -70,8 +70,7 @@ def plan(experts: int, top: int, shared: bool, device: torch.device) -> Plan:
         rank=torch.full((slots, ROWS), -1, dtype=torch.int32, device=device),
         count=torch.zeros(2, dtype=torch.int32, device=device),
         parts=torch.zeros(PARTS, ROWS, experts + 2, device=device),
-        place=torch.zeros(ROWS, experts, dtype=torch.int32, device=device),
-        arrived=torch.zeros(1, dtype=torch.int32, device=device),
+        place=torch.full((ROWS, -(-(experts + 1) // 16) * 16), -1, dtype=torch.int8, device=device),
         experts=experts,
         shared=shared,
     )

@@ -2,7 +2,8 @@
 
 Tensors and rules: `plain/expert_mlp.py`.
 
-`expert_up`: a fixed number of programs share out the pieces of work, a piece being some gate and up rows of one woken
+`expert_up`: every program finds the woken experts from the rows' choices (4 KB; the first keeps the list for those who
+come after). A fixed number of programs share out the pieces of work, a piece being some gate and up rows of one woken
 expert, so that 8 and 128 woken experts are the same launch. Gate and up rows alternate in a tile, and SiLU(gate) * up
 is made from neighbouring columns of one product.
 
@@ -42,17 +43,22 @@ def expert_up(
         raise ValueError(f"{stack} experts; the plan is for {plan.experts + plan.shared}, the shared one included")
     if tuple(hidden.shape) != (h.shape[0], plan.top + 1, twice // 2) or not hidden.is_contiguous():
         raise ValueError(f"hidden is {tuple(hidden.shape)}; expected {(h.shape[0], plan.top + 1, twice // 2)}")
-    tile = (tile or tiles.EXPERT_UP).within(k)
+    tile = (tile or tiles.EXPERT_UP[up.kind]).within(k)
     data, scale, kind = operand(up)
     _up[(tiles.cores(h.device) * tile.per_core,)](
         h,
         data,
         scale,
+        plan.place,
         plan.woken,
         plan.rank,
         plan.count,
         hidden,
         h.stride(0),
+        E=plan.experts,
+        PLACES=plan.place.shape[1],
+        SHARED=plan.shared,
+        BLOCK_E=triton.next_power_of_2(plan.experts),
         I=twice // 2,
         K=k,
         TOP=plan.top,
@@ -90,7 +96,7 @@ def expert_down(
     for name, tensor in (("residual", residual), ("out", out), ("feed", out if feed is None else feed.scaled)):
         if tuple(tensor.shape) != (rows, n) or tensor.stride(1) != 1:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {(rows, n)} with contiguous rows")
-    tile = (tile or tiles.EXPERT_DOWN).within(k)
+    tile = (tile or tiles.EXPERT_DOWN[down.kind]).within(k)
     data, scale, kind = operand(down)
     _down[(triton.cdiv(n, tile.block_n),)](
         hidden,
@@ -160,8 +166,8 @@ def _product(
         is_x = is_row[:, None] & is_byte[None, :]
         b_low = tl.load(p_rows[:, None] + o_low[None, :], mask=is_x, other=0.0)
         b_high = tl.load(p_rows[:, None] + (o_low + HALF)[None, :], mask=is_x, other=0.0)
-        b_sum = tl.dot(b_low, fp4_values(b_byte & 15, b_power).to(type), b_sum, input_precision="ieee")
-        b_sum = tl.dot(b_high, fp4_values(b_byte >> 4, b_power).to(type), b_sum, input_precision="ieee")
+        b_sum = tl.dot(b_low, fp4_values(b_byte & 15, b_power, type), b_sum, input_precision="ieee")
+        b_sum = tl.dot(b_high, fp4_values(b_byte >> 4, b_power, type), b_sum, input_precision="ieee")
     elif WK > 1:
         PART: tl.constexpr = BLOCK_K // WK
         o_part_k = k + tl.arange(0, WK)[:, None] * PART + tl.arange(0, PART)[None, :]
@@ -204,11 +210,16 @@ def _up(
     p_h,
     p_w,
     p_scale,
+    p_place,
     p_woken,
     p_rank,
     p_count,
     p_hidden,
     h_stride,
+    E: tl.constexpr,
+    PLACES: tl.constexpr,
+    SHARED: tl.constexpr,
+    BLOCK_E: tl.constexpr,
     I: tl.constexpr,  # noqa: E741 (the intermediate size, as in the docstring)
     K: tl.constexpr,
     TOP: tl.constexpr,
@@ -221,15 +232,37 @@ def _up(
 ):
     TILES: tl.constexpr = (2 * I + BLOCK_N - 1) // BLOCK_N
     o_row = tl.arange(0, ROWS)
-    pieces = tl.load(p_count) * TILES
+    o_e = tl.arange(0, BLOCK_E)
+    b_place = tl.load(p_place + o_row[:, None] * PLACES + o_e[None, :], mask=(o_e < E)[None, :], other=-1)
+    b_shared = tl.load(p_place + o_row * PLACES + E).to(tl.int32)
+    is_woken = tl.max(b_place.to(tl.int32), 0) >= 0
+    b_slot = tl.where(is_woken, tl.cumsum(is_woken.to(tl.int32), 0) - 1, -1)
+    routed = tl.sum(is_woken.to(tl.int32), 0)
+    slots = routed
+    if SHARED:
+        slots = routed + (tl.max(b_shared, 0) >= 0).to(tl.int32)
+    if tl.program_id(0) == 0:  # for the kernels after this one
+        tl.store(p_woken + b_slot, o_e, mask=is_woken)
+        tl.store(
+            p_rank + b_slot[None, :] * ROWS + o_row[:, None],
+            b_place.to(tl.int32),
+            mask=tl.broadcast_to(is_woken[None, :], [ROWS, BLOCK_E]),
+        )
+        if SHARED:
+            tl.store(p_woken + routed, E)
+            tl.store(p_rank + routed * ROWS + o_row, b_shared)
+        tl.store(p_count, slots)
+        tl.store(p_count + 1, routed)
+    pieces = slots * TILES
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
         slot = piece // TILES
         i_tile = piece % TILES
-        b_rank = tl.load(p_rank + slot * ROWS + o_row)
+        e = tl.sum(tl.where(b_slot == slot, o_e, 0), 0) if not SHARED or slot < routed else E
+        b_rank = tl.load(p_place + o_row * PLACES + e).to(tl.int32)
         is_row = b_rank >= 0
         o_column = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
         o_n = o_column // 2 + (o_column % 2) * I
-        p_w_e, p_scale_e = _expert(p_w, p_scale, tl.load(p_woken + slot), 2 * I, K, KIND, FP4_BLOCK)
+        p_w_e, p_scale_e = _expert(p_w, p_scale, e, 2 * I, K, KIND, FP4_BLOCK)
         b_sum = no_sum(ROWS, BLOCK_N, WK)
         for k in range(0, K, BLOCK_K):
             b_sum = _product(

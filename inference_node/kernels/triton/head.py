@@ -189,10 +189,11 @@ def _tiles(
     if ALLOWED:
         p_words = p_allowed + o_row[:, None] * allowed_stride
         is_allowed = is_allowed & _is_set(p_words, o_id[None, :] + o_row[:, None] * 0, is_pair)
+    b_broken = tl.sum(tl.where(is_allowed, b_logit * 0.0, 0.0), 1)  # 0, or NaN where a logit is not finite
     b_score = tl.where(is_allowed, b_score, float("-inf"))
     b_peak = tl.max(b_score, 1)
     b_base = tl.where(b_peak == float("-inf"), 0.0, b_peak)
-    b_mass = tl.sum(tl.exp(b_score - b_base[:, None]), 1)
+    b_mass = tl.sum(tl.exp(b_score - b_base[:, None]), 1) + b_broken
     if temperature > 0.0:
         b_position = tl.load(p_position + o_row, mask=is_row, other=0)
         b_noise = philox_noise(
@@ -227,7 +228,7 @@ def _pick(p_tiles, p_valid, p_choice, p_logit, p_mass, n_tiles, room, ROWS: tl.c
     tl.store(p_logit + i_row, tl.where(found, tl.load(p_winner + 2 * ROWS * room), float("-inf")))
     b_base = tl.load(p_row + 3 * ROWS * room, mask=is_tile, other=float("-inf"))
     b_mass = tl.load(p_row + 4 * ROWS * room, mask=is_tile, other=0.0)
-    top = tl.max(tl.where(b_mass > 0.0, b_base, float("-inf")), 0)
+    top = tl.max(tl.where(b_mass != 0.0, b_base, float("-inf")), 0)
     base = tl.where(top == float("-inf"), 0.0, top)
     mass = tl.sum(tl.where(b_mass == 0.0, 0.0, b_mass * tl.exp(b_base - base)), 0)
     tl.store(p_mass + i_row, base + tl.log(mass))

@@ -20,11 +20,13 @@ def operand(weight: Weight) -> tuple[object, object, int]:
 
 
 @triton.jit
-def fp4_values(b_code, b_power):
-    """4-bit floats times 2^(power - 127), in fp32; both int32."""
-    b_exponent = (b_code >> 1) & 3
-    b_fraction = b_code & 1
-    b_small = tl.where(b_fraction == 1, 126 << 23, 0)  # 0.5 or 0
-    b_bits = tl.where(b_exponent == 0, b_small, ((b_exponent + 126) << 23) | (b_fraction << 22))
+def fp4_values(b_code, b_power, type: tl.constexpr):
+    """4-bit floats times 2^(power - 127), power from 1 on; both int32. Made by shifting bits into place: exact."""
+    b_size = b_code & 7
+    b_one = (b_power - 1) << 23  # the value's exponent is its own two bits, less 1, plus the block's
+    b_bits = tl.where(b_size == 0, 0, tl.where(b_size == 1, b_one, b_one + (b_size << 22)))
     b_bits = b_bits | ((b_code >> 3) << 31)
-    return b_bits.to(tl.float32, bitcast=True) * (b_power << 23).to(tl.float32, bitcast=True)
+    if type == tl.bfloat16:
+        return (b_bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    else:
+        return b_bits.to(tl.float32, bitcast=True).to(type)

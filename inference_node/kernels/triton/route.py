@@ -1,9 +1,9 @@
-"""The norm before a mixture, its router and the plan of its experts, in two launches.
+"""The norm before a mixture and its router, in two launches; the plan of the experts is finished by `expert_up`.
 
 Tensors and rules: `plain/route.py`. The first launch is wide: some programs multiply 16 router rows with a part of K
 (the parts are added later in one order), one program per row normalises it for the experts. The second has a program
-per row that adds the parts and picks the best experts one after another; the last of them to finish, by a counter,
-lays out the plan by running sums over experts. The counter decides who works, never what comes out.
+per row that adds the parts and picks the best experts one after another. Which experts are woken by all rows together
+is left to the programs of `expert_up`: each finds it from 4 KB, sooner than one program could tell the others.
 
 Exactness: a row's choice and weights depend on no other row. Against the twin: order of sums only; in the choice no
 difference but where two logits lie closer than those sums are wide.
@@ -72,20 +72,17 @@ def route(
         num_stages=tile.stages,
         enable_fp_fusion=False,
     )
-    _choose[(rows,)](
+    _choose[(ROWS,)](
         plan.parts,
         imposed if imposed is not None else plan.expert,
         valid,
         plan.expert,
         plan.weight,
-        plan.woken,
-        plan.rank,
-        plan.count,
         plan.place,
-        plan.arrived,
         k,
         eps,
         E=plan.experts,
+        PLACES=plan.place.shape[1],
         TOP=plan.top,
         SHARED=plan.shared,
         RENORMALISE=renormalise,
@@ -166,14 +163,11 @@ def _choose(
     p_valid,
     p_expert,
     p_weight,
-    p_woken,
-    p_rank,
-    p_count,
     p_place,
-    p_arrived,
     K,
     eps,
     E: tl.constexpr,
+    PLACES: tl.constexpr,
     TOP: tl.constexpr,
     SHARED: tl.constexpr,
     RENORMALISE: tl.constexpr,
@@ -182,15 +176,13 @@ def _choose(
     PARTS: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    valid = tl.load(p_valid)
     i_row = tl.program_id(0)
-    if i_row >= valid:
-        if i_row == 0:  # nothing is valid
-            tl.store(p_count, 0)
-            tl.store(p_count + 1, 0)
-        return
     o_e = tl.arange(0, BLOCK_E)
     is_e = o_e < E
+    if i_row >= tl.load(p_valid):
+        tl.store(p_place + i_row * PLACES + o_e, tl.full([BLOCK_E], -1, tl.int8), mask=is_e)
+        tl.store(p_place + i_row * PLACES + E, -1)
+        return
     p_row = p_parts + i_row * (E + 2)
     b_logit = tl.zeros([BLOCK_E], tl.float32)
     square = 0.0
@@ -223,31 +215,7 @@ def _choose(
     b_rank = tl.cumsum(is_chosen.to(tl.int32), 0) - 1
     tl.store(p_weight + i_row * (TOP + 1) + b_rank, b_power / mass, mask=is_chosen)
     tl.store(p_expert + i_row * TOP + b_rank, o_e, mask=is_chosen)
-    tl.store(p_place + i_row * E + o_e, tl.where(is_chosen, b_rank, -1), mask=is_e)
+    tl.store(p_place + i_row * PLACES + o_e, tl.where(is_chosen, b_rank, -1).to(tl.int8), mask=is_e)
     if SHARED:
+        tl.store(p_place + i_row * PLACES + E, TOP)
         tl.store(p_weight + i_row * (TOP + 1) + TOP, 1.0 / (1.0 + tl.exp(-gate * unit)))
-
-    # The last row to come this far has every row's choice before it and lays out the plan.
-    tl.debug_barrier()
-    if tl.atomic_add(p_arrived, 1, sem="acq_rel") == valid - 1:
-        tl.store(p_arrived, 0)
-        o_row = tl.arange(0, ROWS)
-        is_row = o_row < valid
-        is_pair = is_row[:, None] & is_e[None, :]
-        b_place = tl.load(p_place + o_row[:, None] * E + o_e[None, :], mask=is_pair, other=-1, cache_modifier=".cg")
-        b_woken = tl.max((b_place >= 0).to(tl.int32), 0)
-        b_slot = tl.cumsum(b_woken, 0) - 1
-        count = tl.sum(b_woken, 0)
-        tl.store(p_woken + b_slot, o_e, mask=b_woken == 1)
-        tl.store(
-            p_rank + b_slot[None, :] * ROWS + o_row[:, None],
-            b_place,
-            mask=tl.broadcast_to((b_woken == 1)[None, :], [ROWS, BLOCK_E]),
-        )
-        slots = count
-        if SHARED:
-            tl.store(p_woken + count, E)
-            tl.store(p_rank + count * ROWS + o_row, tl.where(is_row, TOP, -1))
-            slots = count + 1
-        tl.store(p_count, slots)
-        tl.store(p_count + 1, count)

@@ -40,16 +40,24 @@ def cores(device: torch.device) -> int:
 
 
 def linear(n: int, k: int) -> Tile:
-    """Few output features: narrow tiles, so that every core has one."""
+    """Few output features: narrow tiles, so that every core has one, and K shared out among the warps."""
     if n <= 4096:
-        return Tile(16, 512, 4, 4, wk=4).within(k)
-    return Tile(32, 256, 4, 3).within(k)
+        return Tile(16, 256, 4, 6, wk=4).within(k)
+    return Tile(32, 128, 2, 4).within(k)
 
 
 ROUTER = Tile(16, 256, 4, 1)
-EXPERT_UP = Tile(32, 128, 2, 4, per_core=4)
-EXPERT_DOWN = Tile(16, 512, 4, 5, wk=4)
-HEAD = Tile(128, 128, 4, 3)
+EXPERT_UP = {
+    "bf16": Tile(32, 128, 2, 4, per_core=4),
+    "int8": Tile(64, 128, 4, 4, per_core=4),
+    "mxfp4": Tile(32, 128, 4, 4, per_core=4),
+}
+EXPERT_DOWN = {
+    "bf16": Tile(16, 256, 4, 7, wk=4),
+    "int8": Tile(16, 512, 4, 7, wk=4),
+    "mxfp4": Tile(16, 256, 4, 5),
+}
+HEAD = Tile(128, 128, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
