@@ -57,12 +57,13 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
 
 
 def own_folders(prepared: Prepared, tree: SourceTree) -> list[str]:
-    """Where the package's code may lie while tests run: the tree for an editable installation, else site-packages."""
+    """Folders, or single files, of the package: the tree's for an editable installation, else those installed."""
     found = []
     for one in prepared.distributions:
         for package in one.import_packages:
             folder = tree.folder_of(one, package)
-            found.extend([f"/job/repo/{folder}"] if folder and not folder.endswith(".py") else [])
+            found.extend([f"/job/repo/{folder}"] if folder else [])
             version = ".".join(prepared.python.split(".")[:2])
-            found.append(f"/venv/test/lib/python{version}/site-packages/{package.replace('.', '/')}")
+            installed = f"/venv/test/lib/python{version}/site-packages/{package.replace('.', '/')}"
+            found += [installed, f"{installed}.py"]
     return found

@@ -123,6 +123,8 @@ def test_each_kind_of_project_is_installed_tested_and_free_of_findings(kind: str
         for name in ("wheel", "dependencies", "tests"):
             assert [found.title for found in one.result(name).candidates] == []
         assert one.result("tests").facts["passed"] == 1
+        if kind == "flit":  # a module that is one file has functions of its own, too
+            assert {entry["file"] for entry in one.result("profile").facts["functions"]} == {"kind_one.py"}
     finally:
         one.close()
 
