@@ -9,7 +9,7 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -253,6 +253,9 @@ class RunnerBox:
 
     def list(self, folder: str) -> tuple[str, ...]:
         return self.asked(lambda: self.channel.list(inside(folder), JOB_REPO))
+
+    def changed(self, files: Sequence[str]) -> tuple[str, ...]:
+        return self.asked(lambda: self.channel.changed(files, JOB_REPO, BASE_REPO))
 
     def asked(self, question: Callable[[], Answer]) -> Answer:
         """The runner's answer; a box that does not answer is ended."""

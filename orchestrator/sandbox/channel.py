@@ -10,7 +10,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ GRACE_S = 3.0  # a runner that has said nothing this long after a command's end 
 CANCEL_GRACE_S = 1.0  # the same after a cancel
 READER_PATIENCE_S = 0.5
 MOST_WAITING = 256 << 20  # bytes of frames that were not taken yet; a file is read in one frame
-FILE_PATIENCE_S = 60.0  # for reading, writing and listing
+FILE_PATIENCE_S = 60.0  # for reading, writing, listing and comparing
 
 
 class Pipes(Protocol):
@@ -155,8 +155,11 @@ class Channel:
         self.ask(wire.WRITE, path.encode("utf-8", "surrogateescape") + b"\0" + content)
 
     def list(self, folder: str, base: str) -> tuple[str, ...]:
-        answer = self.ask(wire.LIST, as_json({"folder": folder, "base": base}))
-        return tuple(name.decode(errors="replace") for name in answer.split(b"\0")) if answer else ()
+        return names(self.ask(wire.LIST, as_json({"folder": folder, "base": base})))
+
+    def changed(self, files: Sequence[str], folder: str, original: str) -> tuple[str, ...]:
+        order = {"files": list(files), "folder": folder, "original": original}
+        return names(self.ask(wire.COMPARE, as_json(order)))
 
     def ask(self, kind: int, payload: bytes) -> bytes:
         self.send(kind, payload)
@@ -387,6 +390,10 @@ class Collected:
                 self.on_output(rest)
         texts = {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
         return ran.model_copy(update=texts)
+
+
+def names(answer: bytes) -> tuple[str, ...]:
+    return tuple(name.decode(errors="replace") for name in answer.split(b"\0")) if answer else ()
 
 
 def as_json(value: dict[str, Any]) -> bytes:

@@ -19,7 +19,7 @@ What each backend must hold is the conformance suite's business:
 tests/orchestrator/sandbox/test_conformance.py.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -128,6 +128,13 @@ class Box(Protocol):
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Regular files below the folder, relative to /job/repo, sorted; links not followed."""
+        ...
+
+    def changed(self, files: Sequence[str]) -> tuple[str, ...]:
+        """Those files of /job/repo that are not what they are in /base/repo; of many, the first ones.
+
+        Looked at from outside the commands: nothing that one left behind (PYTHONPATH, a changed .git) has a say.
+        """
         ...
 
     def destroy(self) -> None: ...

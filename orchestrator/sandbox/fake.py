@@ -8,7 +8,7 @@ sandbox.calls                                             # what was called, in 
 """
 
 import posixpath
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from orchestrator.sandbox.contract import Box, BoxGone, BoxOrder, Cancelled, Description, SandboxError
@@ -33,6 +33,7 @@ class FakeSandbox:
         self.fail: dict[str, Failure] = {}
         self.calls: list[tuple[str, str]] = []
         self.timeouts: list[float] = []  # of each command
+        self.changed: list[str] = []  # what every box finds changed in its repo
         self.volumes: set[str] = set()
         self.boxes: dict[str, FakeBox] = {}
 
@@ -134,6 +135,11 @@ class FakeBox:
         self.alive()
         self.sandbox.called("list", folder)
         return tuple(sorted(below(self.files, relative(folder))))
+
+    def changed(self, files: Sequence[str]) -> tuple[str, ...]:
+        self.alive()
+        self.sandbox.called("changed", "")
+        return tuple(self.sandbox.changed)
 
     def destroy(self) -> None:
         self.sandbox.called("destroy", self.name)

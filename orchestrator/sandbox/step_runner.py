@@ -23,7 +23,7 @@ There is no socket to reach, bind or mount, and none at all for commands without
 
 from __future__ import annotations
 
-import base64
+import binascii
 import ctypes
 import errno
 import json
@@ -35,7 +35,6 @@ import socket
 import stat
 import struct
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -44,11 +43,12 @@ from contextlib import suppress
 HEADER = struct.Struct("!BII")
 CREDITS = struct.Struct("!I")
 CHUNK = 1 << 16
+MOST_CHANGED = 20  # changed files that are named
 MOST_STREAMS = 64  # connections to the proxy at the same time
 WINDOW = 1 << 18  # bytes that a stream may have under way and not yet credited, each direction
 
 # Orders
-SETUP, RUN, CANCEL, READ, WRITE, LIST = 1, 2, 3, 4, 5, 6
+SETUP, RUN, CANCEL, READ, WRITE, LIST, COMPARE = 1, 2, 3, 4, 5, 6, 7
 # Answers
 READY, OUTPUT, TAIL, ENDED, ANSWER, FAILED = 20, 21, 22, 23, 24, 25
 # Streams, both directions; CREDIT carries how many more bytes the other side may send
@@ -214,6 +214,8 @@ class Server:
             self.send(ANSWER, read_file(order["path"], order["limit_bytes"]))
         elif kind == LIST:
             self.send(ANSWER, b"\0".join(list_files(order["folder"], order["base"])))
+        elif kind == COMPARE:
+            self.send(ANSWER, b"\0".join(changed_files(order["files"], order["folder"], order["original"])))
         else:
             raise ValueError(f"unknown order {kind}")
 
@@ -239,7 +241,7 @@ def set_up(order: dict) -> None:
     if order["copy"]:
         copy_tree(*order["copy"])
     if order["seccomp"]:
-        filter_calls(base64.b64decode(order["seccomp"]))
+        filter_calls(binascii.a2b_base64(order["seccomp"]))
 
 
 def filter_calls(program: bytes) -> None:
@@ -445,7 +447,8 @@ def script_arguments(script: str) -> tuple[list[bytes], str | None]:
         raise ValueError("the command contains a NUL byte")
     if len(encoded) <= LONGEST_ARGUMENT:
         return [b"/bin/bash", b"-c", encoded], None
-    descriptor, path = tempfile.mkstemp(prefix="command-", suffix=".sh", dir="/tmp")
+    path = f"/tmp/command-{os.urandom(8).hex()}.sh"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(encoded)
     return [b"/bin/bash", path.encode()], path
@@ -805,6 +808,39 @@ def list_files(folder: str, base: str) -> list:
             except OSError:
                 continue
     return sorted(found)
+
+
+def changed_files(files: list, folder: str, original: str) -> list:
+    """The first of the files that differ between the two folders in kind, content, link target or right to execute."""
+    changed = []
+    for name in files:
+        if not same_file(os.fsencode(os.path.join(folder, name)), os.fsencode(os.path.join(original, name))):
+            changed.append(os.fsencode(name))
+            if len(changed) == MOST_CHANGED:
+                break
+    return changed
+
+
+def same_file(one: bytes, other: bytes) -> bool:
+    try:
+        a, b = os.lstat(one), os.lstat(other)
+        if stat.S_IFMT(a.st_mode) != stat.S_IFMT(b.st_mode):
+            return False
+        if stat.S_ISLNK(a.st_mode):
+            return os.readlink(one) == os.readlink(other)
+        if not stat.S_ISREG(a.st_mode):
+            return True
+        if a.st_size != b.st_size or (a.st_mode ^ b.st_mode) & 0o111:
+            return False
+        with open(one, "rb") as x, open(other, "rb") as y:
+            while part := x.read(1 << 20):
+                if part != y.read(1 << 20):
+                    return False
+            return not y.read(1)
+    except (FileNotFoundError, NotADirectoryError):
+        return os.path.lexists(one) == os.path.lexists(other)
+    except OSError:
+        return False
 
 
 def remove_quietly(path: str) -> None:

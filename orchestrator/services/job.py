@@ -1,7 +1,7 @@
 """One review being worked on: its steps, each a row that is done once, and the boxes that they open."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -287,6 +287,10 @@ class WatchedBox:
 
     def list(self, folder: str) -> tuple[str, ...]:
         return self._watched(lambda: self._box.list(folder))
+
+    def changed(self, files: Sequence[str]) -> tuple[str, ...]:
+        found: tuple[str, ...] = self._watched(lambda: self._box.changed(files))
+        return found
 
     def destroy(self) -> None:
         self._box.destroy()

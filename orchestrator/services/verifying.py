@@ -4,7 +4,6 @@ A claim is confirmed when both runs show its symptom, every control succeeds, it
 the source is unchanged afterwards. "The verifier did not run" is a state of its own, with its reason.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +13,6 @@ from review_agents.identity import clean_path
 from review_agents.ports import Checkout
 from review_agents.records import (
     Candidate,
-    Environment,
     Network,
     Ran,
     Reproduction,
@@ -24,40 +22,7 @@ from review_agents.records import (
 )
 
 RUNS = 2
-SOURCE_CHECK_S = 60.0
 QUOTE_PROBLEMS_NAMED = 3
-
-# Prints, as JSON, the tracked files that are not what they were in /base/repo. Runs under the host image's own
-# interpreter, isolated, so that nothing a reproduction left behind (PYTHONPATH, a changed .git) can answer for it.
-SOURCE_CHECK = r"""
-import json, os, stat, sys
-
-def same(one, other):
-    try:
-        a, b = os.lstat(one), os.lstat(other)
-        if stat.S_IFMT(a.st_mode) != stat.S_IFMT(b.st_mode):
-            return False
-        if stat.S_ISLNK(a.st_mode):
-            return os.readlink(one) == os.readlink(other)
-        if not stat.S_ISREG(a.st_mode):
-            return True
-        if a.st_size != b.st_size or (a.st_mode ^ b.st_mode) & 0o111:
-            return False
-        with open(one, "rb") as x, open(other, "rb") as y:
-            while True:
-                part = x.read(1 << 20)
-                if part != y.read(1 << 20):
-                    return False
-                if not part:
-                    return True
-    except FileNotFoundError:
-        return os.path.lexists(one) == os.path.lexists(other)
-    except OSError:
-        return False
-
-changed = [name for name in json.load(sys.stdin) if not same("/job/repo/" + name, "/base/repo/" + name)]
-print(json.dumps(changed[:20]))
-"""
 
 
 class Boxes(Protocol):
@@ -141,23 +106,9 @@ class Verifier:
                 network=reproduction.network,
                 timeout_s=min(reproduction.timeout_s, max(self.time_left(), 1.0)),
             )
-            return ran, self.changed_files(box)
+            return ran, box.changed(self.files)
         finally:
             box.destroy()
-
-    def changed_files(self, box: Box) -> tuple[str, ...]:
-        checked = box.run(
-            f"exec python3 -I -c {quoted(SOURCE_CHECK)}",
-            environment=Environment.NONE,
-            timeout_s=SOURCE_CHECK_S,
-            stdin=json.dumps(self.files),
-        )
-        try:
-            return tuple(str(name) for name in json.loads(checked.output.strip().rpartition("\n")[2]))
-        except (ValueError, TypeError):
-            raise SandboxError(
-                f"the tracked files could not be compared ({checked.ending}): {checked.output[-300:]}"
-            ) from None
 
     def quote_problem(self, candidate: Candidate) -> str:
         """Which quoted text is not at the commit, or ""."""
@@ -211,7 +162,3 @@ def shortened(ran: Ran) -> Ran:
 
 def folded(text: str) -> str:
     return " ".join(text.split())
-
-
-def quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\"'\"'") + "'"

@@ -4,7 +4,6 @@ The first probe, `greets`, runs `greet` and claims a finding unless it says hell
 With FakeSandbox the commands are answered by `Script`; in a real box they are shell functions of the probes' own.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -143,12 +142,9 @@ class Script:
 
     def __init__(self, **says: Any):
         self.says: dict[str, Any] = {GREET: Ran(exit=0, seconds=0.1, head="good morning\n"), **says}
-        self.changed: list[str] = []  # what the check of the source finds changed
         self.ran: list[str] = []
 
     def __call__(self, command: str) -> Ran:
-        if "json.load(sys.stdin)" in command:
-            return Ran(exit=0, head=json.dumps(self.changed))
         self.ran.append(command)
         said = self.says.get(command, Ran(exit=0, seconds=0.01))
         if isinstance(said, list):

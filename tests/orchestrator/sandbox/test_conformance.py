@@ -811,6 +811,24 @@ def test_links_lead_only_to_what_the_box_has(box: Box):
         box.list("no-such-folder")
 
 
+def test_changed_files_are_told_whatever_a_command_did_to_hide_them(box: Box):
+    files = ("readme.txt", "conform/__init__.py", "deep/er/file.txt", "run.sh", "never")
+    assert box.changed(files) == ()
+    box.run("touch readme.txt; git status; git checkout -q -b other; touch untracked", environment=Environment.NONE)
+    assert box.changed(files) == ()
+    hiding = (
+        "git update-index --assume-unchanged readme.txt; stamp=$(stat -c %y readme.txt); echo hullo > readme.txt;"
+        "touch -d \"$stamp\" readme.txt; echo 'value = 8' > conform/__init__.py; git commit -qam hidden;"
+        "chmod -x run.sh; rm -r deep; ln -s /base/repo/deep/er/file.txt deep; touch never;"
+        "mkdir ~/x; echo 'raise SystemExit' > ~/x/os.py; echo 'import sys; sys.exit()' > ~/x/sitecustomize.py"
+    )
+    box.run(hiding, environment=Environment.NONE)
+    assert box.changed(files) == ("readme.txt", "conform/__init__.py", "deep/er/file.txt", "run.sh", "never")
+    many = [f"new{number}" for number in range(50)]
+    box.run("touch " + " ".join(many), environment=Environment.NONE)
+    assert box.changed(many) == tuple(many[:20])
+
+
 def test_odd_names_are_listed_and_read(box: Box):
     box.run("touch $'new\\nline' 'a b' -- -dash; printf x > \u00fc.txt; touch $'bad\\xff'")
     assert {"new\nline", "a b", "-dash", "\u00fc.txt", "bad\ufffd"} <= set(box.list("."))

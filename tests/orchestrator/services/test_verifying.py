@@ -7,9 +7,8 @@ import pytest
 
 from orchestrator.sandbox.contract import Box, BoxOrder, SandboxError
 from orchestrator.sandbox.fake import FakeSandbox
-from orchestrator.services.verifying import SOURCE_CHECK, Verifier, quoted
+from orchestrator.services.verifying import Verifier
 from review_agents.records import Network, Place, Ran, Reproduction, Source, Symptom, Verification, VerificationState
-from tests.support.boxes import open_workspace
 from tests.support.tiny import FILES, FIRST, GREET, Script, TinyCheckout, no_greeting
 
 BAD, GOOD = Ran(exit=0, head="good morning\n"), Ran(exit=0, head="hello\n")
@@ -89,7 +88,7 @@ def test_a_failing_control_proves_nothing(bench: Bench) -> None:
 
 
 def test_a_reproduction_that_changes_the_source_proves_nothing(bench: Bench) -> None:
-    bench.script.changed = ["greet.sh"]
+    bench.sandbox.changed = ["greet.sh"]
     result = bench.verify()
     assert (result.state, result.reason) == (VerificationState.UNVERIFIED, "changed the source: greet.sh")
 
@@ -146,29 +145,6 @@ def test_long_output_is_shortened_in_the_record(bench: Bench) -> None:
     bench.script.says[GREET] = Ran(exit=0, head="x" * 100_000)
     (run, _) = bench.verify().runs
     assert len(run.head) + len(run.tail) < 20_000 and run.dropped_bytes == 84_000
-
-
-# The source check itself, in a real box -----------------------------------------------------
-
-
-def test_the_source_check_sees_changes_that_git_was_told_to_hide(tmp_path: Path) -> None:
-    repo = tmp_path / "repo"
-    repo.mkdir()
-    for name in ("a.py", "b.py", "c.py", "d.py", "e.py"):
-        (repo / name).write_text(f"print('{name}')\n")
-    (repo / "link").symlink_to("a.py")
-    with open_workspace(repo, data=tmp_path / "data") as place:
-        check = f"exec python3 -I -c {quoted(SOURCE_CHECK)}"
-        names = '["a.py", "b.py", "c.py", "d.py", "e.py", "link", "never"]'
-        assert place.workspace.run(check, stdin=names).output == "[]\n"
-        hidden = (
-            "git update-index --assume-unchanged a.py && echo x >> a.py && echo y > b.py && git commit -qam hidden;"
-            "rm c.py; chmod +x d.py; ln -sf e.py link; mkdir -p ~/x && echo 'raise SystemExit' > ~/x/json.py;"
-            "touch untracked; touch e.py"
-        )
-        place.workspace.run(hidden)
-        ran = place.workspace.run(f"export PYTHONPATH=~/x; {check}", stdin=names)
-        assert ran.output == '["a.py", "b.py", "c.py", "d.py", "link"]\n'
 
 
 def test_an_exit_status_alone_may_be_the_symptom(bench: Bench) -> None:
