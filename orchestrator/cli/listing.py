@@ -21,7 +21,7 @@ from orchestrator.cli.console import (
 )
 from orchestrator.cli.progress import one_line, show_result
 from orchestrator.cli.start import Data, opened, settings_of
-from orchestrator.services import comparing, exporting, repos, reviews, schedules
+from orchestrator.services import comparing, exporting, memos, repos, reviews, schedules, transcripts
 from orchestrator.services.errors import BadInput
 from orchestrator.services.schedules import Plan
 from orchestrator.services.views import Comparison, RepoRow, ReviewRow, ReviewState, ScheduleKind, ScheduleRow
@@ -147,6 +147,28 @@ def export_review(
         raise BadInput("format", f"--format: found {format!r}, expected {', '.join(EXPORTS)}.")
     shop = shop_of(data)
     print_or_write(exporting.export(shop, review_id(shop, review), format), out)
+
+
+@reviews_app.command("memo")
+def show_memo(
+    review: Review,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    data: Data = None,
+) -> None:
+    """The verdict of one review as Markdown: scores, what to repair first, what was not looked at."""
+    shop = shop_of(data)
+    print_or_write(memos.markdown(shop, review_id(shop, review)), out)
+
+
+@reviews_app.command("transcripts")
+def show_transcripts(
+    review: Review,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    data: Data = None,
+) -> None:
+    """What the agents of one review said and did, as a recording that `review --node recording:FILE` plays again."""
+    shop = shop_of(data)
+    print_or_write(transcripts.recording(shop, review_id(shop, review)), out)
 
 
 @reviews_app.command("cancel")
