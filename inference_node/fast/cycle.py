@@ -162,6 +162,7 @@ class Runner:
         self.pieces: dict[str, Callable[[], None]] = {
             "draft": self._draft,
             "verify": self._verify,
+            "logits": lambda: self.model.logits(self.shared),
             "choose": lambda: self._choose_and_settle(filtered=False),
             "choose long": lambda: self._choose_and_settle(filtered=True),
             "cycle": lambda: self._whole(draft=True, filtered=False),
@@ -204,12 +205,9 @@ class Runner:
         s.stops.fill_(-1)
         if stop_ids:
             s.stops[: len(stop_ids)] = torch.tensor(list(stop_ids), dtype=torch.int32, device=self.device)
-        s.block.fill_(self.mask)
-        s.block[0] = anchor
-        torch.arange(start, start + self.block, out=s.positions, device=self.device)
+        self._lay_out([anchor], start)
         self._tell({
-            Field.START: start, Field.VALID: min(width, budget), Field.BUDGET: budget, Field.ENDED: 0,
-            Field.WIDTH: width, Field.CYCLE: 0,
+            Field.VALID: min(width, budget), Field.BUDGET: budget, Field.ENDED: 0, Field.WIDTH: width, Field.CYCLE: 0,
         })  # fmt: skip
         self.launches = 0
 
@@ -246,19 +244,55 @@ class Runner:
         return self._absorb(taps, start, len(tokens), tap_layers)
 
     def append(self, tokens: Sequence[int], start: int, tap_layers: Sequence[int] = ()) -> torch.Tensor:
-        """At most a block of rows, the way a decode computes them."""
+        """At most a block of rows, the way a decode computes them; the outputs of the asked layers."""
+        self._lay_out(tokens, start)
+        taps = self.model.verify(self.shared, self.table, self.recurrent, self._taps(tap_layers))
+        asked = self._absorb(taps, start, len(tokens), tap_layers)
+        self._keep_rows(start, len(tokens))
+        return asked
+
+    def probe(self, tokens: Sequence[int], start: int, kept: int) -> torch.Tensor:
+        """Logits [rows, ids] of a block's rows, of which the first `kept` stay. For comparisons."""
+        names = ("verify", "logits")
+        if self.graphs.missing(names):
+            self.settle()
+            self._tell({Field.VALID: 0})
+            for name in names:
+                self.graphs.capture(name, self.pieces[name])
+        self._lay_out(tokens, start)
+        for name in names:
+            self._run(name)
+        self._keep_rows(start, kept)
+        return self.shared.logits[: len(tokens)]
+
+    def begin_pass(self, *, start: int, valid: int, fold: int) -> None:
+        """Lay out passes without end, for benches: nothing stops them and their texts mean nothing."""
+        self.shared.stops.fill_(-1)
+        self._lay_out([0] * self.block, start)
+        self._tell({
+            Field.VALID: valid, Field.FOLD: fold, Field.BUDGET: 1 << 30, Field.WIDTH: max(1, valid), Field.ENDED: 0,
+            Field.CYCLE: 0,
+        })  # fmt: skip
+
+    def end_passes(self) -> None:
+        """Learn how many passes there were, as far as it matters."""
+        self.slot = int(self.shared.at(Field.SLOT))
+        self.pending = True
+
+    def _lay_out(self, tokens: Sequence[int], start: int) -> None:
         s, n = self.shared, len(tokens)
         s.block.fill_(self.mask)
-        s.block[:n] = torch.tensor(list(tokens), dtype=torch.int32, device=self.device)
+        s.block[:n].copy_(torch.tensor(list(tokens), dtype=torch.int32), non_blocking=True)
+        torch.arange(start, start + self.block, out=s.positions, device=self.device)
         self._tell({Field.START: start, Field.VALID: n})
-        taps = self.model.verify(s, self.table, self.recurrent, self._taps(tap_layers))
+
+    def _keep_rows(self, start: int, kept: int) -> None:
+        """The first rows of the pass that was run stay."""
         self.slot = 1 - self.slot
-        asked = self._absorb(taps[:n], start, n, tap_layers)
-        self._tell({Field.START: start + n, Field.VALID: 0, Field.FOLD: n, Field.SLOT: self.slot})
+        self._tell({Field.START: start + kept, Field.VALID: 0, Field.FOLD: kept, Field.SLOT: self.slot})
         if self.recurrent.rollback == "replay":
             self._commit_replay()
-        self.pending = True
-        return asked
+        self.pending = self.recurrent.rollback != "replay"
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -89,7 +89,7 @@ class Model:
             self.projected = room(ROWS, (s.heads * (2 if s.gated else 1) + 2 * s.kv_heads) * s.head_dim)
             self.queries, self.read = (room(ROWS, s.heads, s.head_dim) for _ in range(2))
             self.split_room = (
-                None if self.parts.plain else paged_attention.parts(self.bounds, ROWS, s.heads, s.head_dim)
+                None if self.parts.plain else paged_attention.parts(self.bounds, block, s.heads, s.head_dim)
             )
         self.imposed: torch.Tensor | None = None  # for benches: experts [layers, rows, top] in place of the router's
         self.counts = room(max(1, s.layers if s.mixture else 1), 2, dtype=torch.int32)
@@ -232,9 +232,10 @@ class Model:
 
     def _head(self, s: Any, logits: torch.Tensor | None) -> None:
         torch.add(s.positions, 1, out=self.position[: self.block])
+        rows = slice(self.block)
         self.parts.head(
-            self.x, self.head_weight, s.at(Field.VALID), self.sampling.temperature, self.sampling.seed, self.position,
-            self.chosen, norm=self.weights.norm, eps=self.sizes.eps, known=s.known, logits=logits,
+            self.x[rows], self.head_weight, s.at(Field.VALID), self.sampling.temperature, self.sampling.seed,
+            self.position[rows], self.chosen, norm=self.weights.norm, eps=self.sizes.eps, known=s.known, logits=logits,
         )  # fmt: skip
 
     # Many rows.

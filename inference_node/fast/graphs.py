@@ -50,6 +50,10 @@ class Graphs:
             piece()
         self._captured[name] = graph
 
+    def forget(self) -> None:
+        """Capture anew: a tensor that pieces read is another one now."""
+        self._captured.clear()
+
     def run(self, name: str, piece: Piece) -> None:
         """Replay it, or call it where there are no graphs."""
         if self.on:

@@ -144,12 +144,13 @@ def assemble(
     own_noise: bool = True,
     graphs: bool = True,
     missing: torch.Tensor | None = None,
+    parts: Parts | None = None,
 ) -> FastTarget:
     """Put weights, drafter and memory together."""
     device, dtype = weights.embedding.device, weights.embedding.dtype
     with torch.inference_mode():
         positions = facts.context + 2 * facts.block
-        parts = Parts(device)
+        parts = parts or Parts(device)
         model = Model(
             weights, shape, rope, block=facts.block, positions=positions, known_ids=facts.known_ids, parts=parts
         )

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from inference_node import kernels
 from inference_node.speculate.seam import CHUNK
 
 SEGMENT = 1024
@@ -20,10 +19,11 @@ SEGMENT = 1024
 class Parts:
     """What the forward is made of."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.plain = device.type == "cpu"
+    def __init__(self, device: torch.device, *, plain: bool | None = None) -> None:
+        """plain: for comparisons; by default as the device wants."""
+        self.plain = device.type == "cpu" if plain is None else plain
         side = "inference_node.kernels.plain" if self.plain else "inference_node.kernels.triton"
-        ops = kernels.ops(device)
+        ops = import_module(f"{side}.ops")
         self.embed, self.norm, self.gated_norm = ops.embed, ops.norm, ops.gated_norm
         self.linear, self.prefill_linear = ops.linear, ops.prefill_linear
         self.route, self.expert_up, self.expert_down = ops.route, ops.expert_up, ops.expert_down
@@ -37,4 +37,4 @@ class Parts:
         self.attend, self.attend_prefill = of("paged_attention", "attend"), of("prefill_attention", "attend")
         self.accept = of("accept", "accept")
         self.pick = of("pick", "pick")
-        self.segment = CHUNK if self.plain else SEGMENT
+        self.segment = CHUNK if device.type == "cpu" else SEGMENT

@@ -307,8 +307,9 @@ class FastTarget:
     def out_of_memory(self, error: BaseException) -> OutOfMemory:
         """Drop the sequence, whose state may be half written, and say so."""
         self.drop()
+        why = str(error).strip()[:200] or type(error).__name__
         return OutOfMemory(
-            f"The {self.facts.device} device has no memory left ({str(error).strip()[:200] or type(error).__name__}). The "
+            f"The {self.facts.device} device has no memory left ({why}). The "
             "sequence was dropped. Send a shorter prompt, or serve with a smaller --ctx or --prefix-bytes."
         )
 
