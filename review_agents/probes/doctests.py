@@ -49,7 +49,7 @@ SPECIAL = re.compile(r"(?:^|\.)(?:__main__|setup|conftest|_?vendor\w*|tests?|tes
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     environment = environment_of(prepared)
-    if environment is None and prepared.not_installed:
+    if prepared.not_installed:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if environment is None or not prepared.import_packages:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no importable package")

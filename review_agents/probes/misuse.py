@@ -87,7 +87,7 @@ class Spoiled:
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     environment = environment_of(prepared)
-    if environment is None and prepared.not_installed:
+    if prepared.not_installed:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if environment is None or not prepared.console_scripts:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="the package installs no commands")

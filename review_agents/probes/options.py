@@ -71,7 +71,7 @@ class Named:
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     environment = environment_of(prepared)
-    if environment is None and prepared.not_installed:
+    if prepared.not_installed:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if environment is None or not prepared.console_scripts:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="the package installs no commands")

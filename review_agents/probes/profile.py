@@ -18,7 +18,7 @@ FILE = "/tmp/lamplighter.prof"
 
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
-    if prepared.not_installed and not prepared.installed_test and has_tests(repo):
+    if prepared.not_installed and has_tests(repo):
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if not prepared.distributions or not has_tests(repo):
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, summary="There is no test run to profile.")

@@ -72,3 +72,28 @@ def test_probes_of_a_package_that_could_not_be_installed_say_so_and_why():
         assert said.pop("other_languages")[0] is ProbeState.NOT_APPLICABLE
         wanted = (ProbeState.COULD_NOT_RUN, f"the package could not be installed: {why}")
         assert said == dict.fromkeys(said, wanted)
+
+
+def test_probes_of_commands_and_modules_do_not_take_a_package_for_one_without_them_because_only_its_tests_installed():
+    files = ("pyproject.toml", "README.md", "pack/__init__.py", "tests/test_pack.py")
+    project = Manifest(root=".", files=("pyproject.toml",), backend="setuptools", name="pack")
+    failed = Attempt(
+        purpose="wheel", command="pip wheel .", ok=False, ending="exit status 1",
+        failure=Failure(kind="needs", reason="needs a compiler"),
+    )  # fmt: skip
+    prepared = Prepared(languages=("python",), manifests=(project,), commands=(failed,), installed_test=True)
+    repo = REPO.model_copy(update={"files": files})
+    for probe in ALL:
+        if probe.name in (
+            "wheel",
+            "dependencies",
+            "entry_points",
+            "doctests",
+            "options",
+            "misuse",
+            "imports",
+            "profile",
+        ):
+            result = run_probe(probe, Nothing(), repo, prepared)  # type: ignore[arg-type]
+            assert result.state is ProbeState.COULD_NOT_RUN, probe.name
+            assert result.reason == "the package could not be installed: wheel: needs a compiler"
