@@ -37,9 +37,13 @@ Model = Annotated[
     str | None, typer.Option("--model", help="A directory, a .gguf file, package:NAME, or an id on the hub.")
 ]
 Draft = Annotated[str | None, typer.Option("--draft", help="none, ngram, mtp, or a drafter's directory or id.")]
-Weights = Annotated[str | None, typer.Option("--weights", help="fp32, bf16 or fp16.")]
+Weights = Annotated[
+    str | None, typer.Option("--weights", help="fp32, bf16, fp16; int8 or mxfp4 lose bits (fast engine).")
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda, cuda:1; default: the first accelerator.")]
-Rollback = Annotated[str | None, typer.Option("--rollback", help="replay or snapshots; default: what the engine has.")]
+Rollback = Annotated[
+    str | None, typer.Option("--rollback", help="fold (fast engine), snapshots or replay; default: the engine's own.")
+]
 Ctx = Annotated[int | None, typer.Option("--ctx", min=1, help="Positions of a sequence; default: the model's own.")]
 Block = Annotated[int | None, typer.Option("--block", min=1, max=64, help="Rows of a verify; default: the drafter's.")]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on; default 127.0.0.1.")]
@@ -56,9 +60,13 @@ def serve(
     draft: Draft = None,
     weights: Weights = None,
     device: Device = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="auto or reference.")] = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="auto, reference or fast; auto: fast on an accelerator.")
+    ] = None,
     rollback: Rollback = None,
-    width: Annotated[str | None, typer.Option("--width", help="off: every verify has the whole block.")] = None,
+    width: Annotated[
+        str | None, typer.Option("--width", help="off, a number of rows, or adaptive (fast engine).")
+    ] = None,
     ctx: Ctx = None,
     block: Block = None,
     prefix_bytes: PrefixBytes = None,
@@ -149,6 +157,28 @@ def bench_kernels(
     raise typer.Exit(measure([f"{option}={value}" for option, value in chosen.items() if value is not None]))
 
 
+@bench.command("verify")
+def bench_verify(
+    shape: Annotated[str, typer.Option("--shape", help="small, or a real one: 35b-a3b.")] = "35b-a3b",
+    device: Device = None,
+    contexts: Annotated[str, typer.Option("--contexts", help="Positions held, comma-separated.")] = "1024,16384",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
+) -> None:
+    """Decode, verify, draft and fold of the fast engine, prefill, and whether bits are equal. On a random model."""
+    _fast_bench("copy,bits,verify,draft,gaps,prefill,experts,transformers,int8", shape, device, contexts, out)
+
+
+@bench.command("eta")
+def bench_eta(
+    shape: Annotated[str, typer.Option("--shape", help="small, or a real one: 35b-a3b.")] = "35b-a3b",
+    device: Device = None,
+    contexts: Annotated[str, typer.Option("--contexts", help="Positions held, comma-separated.")] = "1024,16384",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
+) -> None:
+    """Tokens per second of whole generations with acceptance imposed: free, constrained, filtered, and over time."""
+    _fast_bench("copy,eta,constrained,long", shape, device, contexts, out)
+
+
 @app.command()
 def fabricate(
     folder: Annotated[Path, typer.Argument(help="Where to write; target/ and drafter/ are made in it.")],
@@ -174,6 +204,15 @@ def fabricate(
             typer.echo(f"drafter  {made}")
     except OSError as error:
         raise SettingsError(f"Nothing can be written to {folder}: {error.strerror or error}.") from None
+
+
+def _fast_bench(parts: str, shape: str, device: str | None, contexts: str, out: Path | None) -> None:
+    from inference_node.lab.fast_bench import main as measure
+    from inference_node.lab.shapes import SHAPES
+
+    _one_of("--shape", shape, SHAPES)
+    chosen = {"--parts": parts, "--shape": shape, "--device": device, "--contexts": contexts, "--out": out}
+    raise typer.Exit(measure([f"{option}={value}" for option, value in chosen.items() if value is not None]))
 
 
 def _serve(settings: Settings) -> None:

@@ -1,5 +1,6 @@
 """Puts a node together from its settings: model files, target, engine, application."""
 
+import logging
 from typing import Any
 
 from inference_node.engine.engine import Engine, Load
@@ -7,6 +8,8 @@ from inference_node.engine.tokens import Tokens
 from inference_node.server.app import Options
 from inference_node.settings import Settings, check
 from inference_node.speculate.seam import NodeError, Progress, Target
+
+log = logging.getLogger("lamplighter.node")
 
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -29,22 +32,11 @@ def loader(settings: Settings) -> Load:
         import torch
         import transformers
 
-        from inference_node.speculate.loading import load_reference
-
         transformers.utils.logging.disable_progress_bar()  # ours tells the same, to every door
 
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        loaded = load_reference(
-            settings.model,
-            settings.draft,
-            device=settings.device or ("cuda" if torch.cuda.is_available() else "cpu"),
-            weights=settings.weights,
-            rollback="replay" if settings.rollback == "auto" else settings.rollback,
-            context=settings.ctx or None,
-            block=settings.block or None,
-            told=told,
-        )
+        loaded = _load_target(settings, settings.device or ("cuda" if torch.cuda.is_available() else "cpu"), told)
         if loaded.tokenizer is None:
             raise NodeError(
                 f"{settings.model} has no tokenizer files, so it cannot serve text. Add its tokenizer.json."
@@ -53,6 +45,33 @@ def loader(settings: Settings) -> Load:
         return loaded.target, Tokens(loaded.tokenizer, facts.vocab, facts.stop_ids)
 
     return load
+
+
+def _load_target(settings: Settings, device: str, told: Progress) -> Any:
+    """With the engine asked for. By itself it takes the fast one on an accelerator, for the models that it knows."""
+    from inference_node.fast.loading import load_fast
+    from inference_node.fast.sizes import NotForFast
+    from inference_node.speculate.loading import load_reference
+
+    common: dict[str, Any] = {"device": device, "weights": settings.weights, "told": told}
+    common |= {"context": settings.ctx or None, "block": settings.block or None}
+    if settings.needs_fast or (settings.engine == "auto" and device != "cpu"):
+        rollback = "fold" if settings.rollback == "auto" else settings.rollback
+        try:
+            return load_fast(
+                settings.model,
+                settings.draft,
+                rollback=rollback,
+                width=settings.width,
+                prefix_bytes=settings.prefix_bytes,
+                **common,
+            )
+        except NotForFast as error:
+            if settings.needs_fast:
+                raise
+            log.info("the reference engine serves this: %s", error)
+    rollback = "replay" if settings.rollback == "auto" else settings.rollback
+    return load_reference(settings.model, settings.draft, rollback=rollback, **common)
 
 
 def app_options(settings: Settings) -> Options:

@@ -16,6 +16,9 @@ PREFIX = "LAMPNODE_"
 PORT = 8760
 
 Listed = Annotated[tuple[str, ...], NoDecode]  # written comma-separated in the environment
+LOSSY = ("int8", "mxfp4")
+"""Weights that lose bits; the fast engine alone knows them."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 
 
@@ -85,6 +88,12 @@ class Settings(BaseSettings):
         return (init_settings, env_settings)
 
     @property
+    def needs_fast(self) -> bool:
+        """Something was asked for that only the fast engine does."""
+        asked = self.engine == "fast" or self.width != "off" or self.rollback == "fold" or self.weights in LOSSY
+        return asked and self.engine != "reference"
+
+    @property
     def hosts(self) -> tuple[str, ...]:
         """Names that requests may use for this node; () is any."""
         if self.allowed_hosts:
@@ -134,12 +143,13 @@ def check(settings: Settings) -> None:
             "No model was named. Give --model DIR_OR_ID (or LAMPNODE_MODEL), or start `lamplighter-node demo`, "
             "which serves a small model that comes as a Python package."
         )
-    if settings.engine == "fast":
-        raise SettingsError("engine=fast: this version has the reference engine only. Use --engine reference.")
-    if settings.width != "off":
-        raise SettingsError(f"width={settings.width}: the reference engine verifies whole blocks. Use --width off.")
-    if settings.rollback == "fold":
-        raise SettingsError("rollback=fold belongs to the fast engine. Use replay or snapshots.")
+    if settings.engine == "reference":
+        if settings.width != "off":
+            raise SettingsError(f"width={settings.width}: the reference engine verifies whole blocks. Use --width off.")
+        if settings.rollback == "fold":
+            raise SettingsError("rollback=fold belongs to the fast engine. Use replay or snapshots.")
+        if settings.weights in LOSSY:
+            raise SettingsError(f"weights={settings.weights} belongs to the fast engine. Use fp32, bf16 or fp16.")
 
 
 def _from_file(path: Path) -> dict[str, Any]:
