@@ -110,7 +110,7 @@ class StepRun:
 class Spent:
     """Where the wall time of this attempt went; what is in neither is the service's own."""
 
-    commands_s: float = 0.0  # in boxes, outside of verification
+    commands_s: float = 0.0  # as timed in boxes, outside of verification
     verify_s: float = 0.0  # verification, whole
     verify_commands_s: float = 0.0  # of that in boxes
     verify_boxes: int = 0
@@ -255,7 +255,6 @@ class WatchedBox:
     ) -> Ran:
         job, say = self._run.job, self._run.log.write
         say(f"$ {shortened(command)}\n")
-        started = time.monotonic()
         try:
             job.hold.check()
             ran = self._box.run(
@@ -274,8 +273,7 @@ class WatchedBox:
             self.trouble = error
             say(f"[{error}]\n")
             raise
-        finally:
-            self._run.spend(time.monotonic() - started)
+        self._run.spend(ran.seconds)
         say(f"[{ran.ending}, {ran.seconds:.2f} s]\n")
         return ran
 

@@ -264,6 +264,17 @@ def test_no_command_may_take_longer_than_the_operator_allows(shop: Workshop) -> 
     assert set(quick.sandbox.timeouts) == {7.0}  # type: ignore[union-attr]
 
 
+def test_the_last_step_says_where_the_time_went(shop: Workshop, script: Script) -> None:
+    script.says |= {INSTALL: Ran(exit=0, seconds=30.0), GREET: Ran(exit=0, seconds=2.0, head="good morning\n")}
+    page = reviewed(shop)
+    with shop.sessions.reading() as db:
+        spent = db.scalars(select(Step.result).where(Step.review_id == page.row.id, Step.name == "record")).one()
+    assert spent["commands_s"] == pytest.approx(30 + 2 + 2 * 0.01)  # install, one probe, two timings
+    assert spent["verify_commands_s"] == pytest.approx(2 * 2 + 2 * 0.01)  # with two controls
+    assert spent["verify_boxes"] == 4 and spent["waited_s"] == 0
+    assert 0 < spent["verify_s"] < spent["wall_s"]
+
+
 def test_all_probes_of_a_review_share_its_patience_with_a_busy_machine(shop: Workshop) -> None:
     handed: list[Patience] = []
 
