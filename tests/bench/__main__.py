@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import field, overhead, pages, reviewing
+from tests.bench import field, overhead, pages, reviewing, thinking, weak_models
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
@@ -26,11 +26,39 @@ def everything(context: typer.Context) -> None:
 @app.command()
 def review(
     repos: Bench = DEFAULT_BENCH,
-    fixed: Annotated[bool, typer.Option(help="Review the repaired repos: all that is found is a false alarm.")] = False,
+    only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
     keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
 ) -> None:
     """Evidence-only reviews of the repos with planted faults: recall, precision, decoys, new on the second run."""
-    show("review-bench-evidence", reviewing.run(checked(repos), fixed=fixed, keep=keep))
+    named = [name for name in only.split(",") if name]
+    show("review-bench-evidence", reviewing.run(checked(repos), only=named, keep=keep))
+
+
+@app.command("agents")
+def review_with_agents(
+    node: Annotated[str, typer.Option(help="OpenAI-compatible endpoint.")] = "",
+    model: Annotated[str, typer.Option(help="Model to ask for.")] = "",
+    focus: Annotated[str, typer.Option(help="Focuses, separated by commas.")] = "",
+    only: Annotated[str, typer.Option(help="Repos, separated by commas.")] = "",
+    repos: Bench = DEFAULT_BENCH,
+    keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
+    recordings: Annotated[Path | None, typer.Option(help="Play NAME.json of this folder instead of a node.")] = None,
+) -> None:
+    """Reviews with agents of the repos with planted faults: recall by kind, precision, decoys, tokens."""
+    named = [name for name in only.split(",") if name]
+    figures = thinking.run(checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings)
+    show("review-bench-agents", figures)
+
+
+@app.command("weak-models")
+def try_weak_models(
+    node: Annotated[str, typer.Option(help="OpenAI-compatible endpoint.")],
+    model: Annotated[str, typer.Option(help="Model to ask for.")] = "",
+    turns: Annotated[int, typer.Option(help="Turns to take in all.")] = 1000,
+    tools: Annotated[str, typer.Option(help="auto, native or text.")] = "auto",
+) -> None:
+    """The agents' loop against whatever a weak model writes: every conversation ends, every turn is counted."""
+    show("weak-models", weak_models.run(node, model, turns=turns, tools=tools))
 
 
 @app.command("overhead")

@@ -1,7 +1,7 @@
-"""Score evidence-only reviews of the repos with planted faults (review-bench), twice each.
+"""Score evidence-only reviews of the repos with planted faults (review-bench), twice each, and of their mended twins.
 
-The second review of an unchanged commit must say nothing new. The scoring itself is
-review-bench's own score.py, which is the only part here that sees the truth files.
+The second review of an unchanged commit must say nothing new, and of a mended repo there is nothing to say. The
+scoring itself is review-bench's own score.py, which is the only part here that sees the truth files.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,32 @@ KINDS = ("documentation", "packaging", "usability")
 HASTE = {"LAMPLIGHTER_MEASURE_PATIENCE_S": "0"}  # timings are not scored, so nothing waits for a quiet machine
 
 
-def run(bench: Path, *, fixed: bool = False, keep: Path | None = None) -> dict[str, float]:
-    """Review every repo of the bench twice and return the figures of `review-bench-evidence`."""
+def run(bench: Path, *, only: Sequence[str] = (), keep: Path | None = None) -> dict[str, float]:
+    """Review every repo of the bench twice and its mended twin once; the figures of `review-bench-evidence`.
+
+    With `only`, just those repos, and nothing is recorded.
+    """
     with folder(keep) as work:
-        repos = made_repos(bench, work, fixed=fixed)
-        exports, again = {}, {}
-        for repo in repos:
+        exports, again, mended = {}, {}, {}
+        for repo in chosen(made_repos(bench, work, fixed=False), only):
             exports[repo.name] = reviewed(repo, work / "data", work / f"{repo.name}-1.json", **HASTE)
             again[repo.name] = reviewed(repo, work / "data", work / f"{repo.name}-2.json", **HASTE)
-        if fixed:
-            score(bench, exports, work, "--fixed", "--details")
-            return {}
+        for repo in chosen(made_repos(bench, work, fixed=True), only):
+            mended[repo.name] = reviewed(repo, work / "mended", work / f"{repo.name}-mended.json", **HASTE)
         scored = score(bench, exports, work, "--details")
+        score(bench, mended, work, "--fixed", "--details")
         result = as_figures(bench, scored, exports, again)
-    figures.record("review-bench-evidence", result)
+        result["findings_on_mended_repos"] = sum(len(export["findings"]) for export in mended.values())
+    if not only:
+        figures.record("review-bench-evidence", result)
     return result
+
+
+def chosen(repos: list[Path], only: Sequence[str]) -> list[Path]:
+    unknown = set(only) - {repo.name for repo in repos}
+    if unknown:
+        raise SystemExit(f"Not in the bench: {', '.join(sorted(unknown))}.")
+    return [repo for repo in repos if not only or repo.name in only]
 
 
 @contextmanager
