@@ -22,6 +22,8 @@ from pathlib import Path
 
 import torch
 
+from inference_node.fast.loading import load_fast
+from inference_node.fast.target import FastTarget
 from inference_node.lab import figures
 from inference_node.lab.fabricate import Fabricated, fabricate_pair
 from inference_node.lab.oracles import WAYS, Oracle
@@ -42,6 +44,9 @@ SETTINGS = (
     Sampling(temperature=1.5, seed=13, top_p=0.9, top_k=40),
 )
 DRAFTERS = (*WAYS, "dflash", "ngram", "mtp")
+FAST_ROLLBACKS = ("fold", "snapshots", "replay")
+FAST_WIDTHS = ("off", "adaptive", "3")
+FAST_DRAFTERS = (*WAYS, "dflash", "ngram")
 POISONS = (math.nan, -0.0, 3e38)
 BLOCK = 8
 PROMPT = 200  # so that longer generations cross the first cache page's end
@@ -67,9 +72,11 @@ class Tally:
     mismatches: int = 0
     cycles: int = 0
     accepted: int = 0
+    cells: int = 0
     parted: list[str] = field(default_factory=list)  # cells whose texts part, with the place
 
     def add(self, cell: object, plain: Sequence[int], other: Sequence[int], cycles: int, accepted: int) -> None:
+        self.cells += 1
         self.tokens += len(plain)
         wrong = [i for i in range(max(len(plain), len(other))) if plain[i : i + 1] != other[i : i + 1]]
         self.mismatches += len(wrong)
@@ -112,8 +119,51 @@ def compare(
     return tally, margins.figures()
 
 
+def compare_fast(
+    folder: Path, tokens: int, told: Callable[[str], None] = lambda line: None, device: str = "cpu"
+) -> Tally:
+    """The same for the fast engine: rollbacks and widths in turn, every drafter that it knows."""
+    ways = [(rollback, width) for rollback in FAST_ROLLBACKS for width in FAST_WIDTHS]
+    cells = [
+        (family, weights, sampling)
+        for family in FAMILIES
+        for weights in (WEIGHTS if device == "cpu" else WEIGHTS[1:])
+        for sampling in SETTINGS
+    ]
+    each = max(8, math.ceil(tokens / (len(cells) * len(FAST_DRAFTERS))))
+    tally = Tally()
+    pairs = {family: fabricate_pair(folder / family, family, block=BLOCK, mtp=False) for family in FAMILIES}
+    for number, (family, weights, sampling) in enumerate(cells):
+        plain = None
+        for turn, name in enumerate(FAST_DRAFTERS):
+            rollback, width = ways[(number + turn) % len(ways)]
+            target = load_fast(
+                str(pairs[family].target), str(pairs[family].drafter), weights=weights, rollback=rollback,
+                width=width, device=device, prefix_bytes=1 << 24,
+            ).target  # fmt: skip
+            ids = target.facts.known_ids
+            if plain is None:
+                prompt = torch.randint(ids, (PROMPT,), generator=torch.Generator().manual_seed(sampling.seed)).tolist()
+                plain = Plain(prompt, speak(target, prompt, sampling, each, poison=False, draft=False)[0])
+            if name != "dflash":
+                text = [*plain.prompt, *plain.said]
+                target.host_drafter = NgramDrafter(BLOCK) if name == "ngram" else Oracle(name, text, ids, BLOCK)
+            said, cycles, accepted = speak(target, plain.prompt, sampling, each, poison=True)
+            cell = f"{Cell(family, weights, sampling, name)} {rollback} {width}"
+            tally.add(cell, plain.said, said, cycles, accepted)
+            told(f"{cell}: {(accepted + cycles) / cycles:.2f} tokens a cycle; wrong so far: {tally.mismatches}")
+            target.close()
+    return tally
+
+
 def speak(
-    target: ReferenceTarget, prompt: Sequence[int], sampling: Sampling, budget: int, *, poison: bool, draft: bool = True
+    target: ReferenceTarget | FastTarget,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    budget: int,
+    *,
+    poison: bool,
+    draft: bool = True,
 ) -> tuple[list[int], int, int]:
     """A generation from nothing: its tokens, cycles, and drafts accepted."""
     target.reset()
@@ -220,19 +270,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="folder to write lossless.json into")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", choices=["reference", "fast"], default="reference")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     quieten()
     with tempfile.TemporaryDirectory() as folder:
-        tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
+        margins: dict[str, float] = {}
+        if options.engine == "fast":
+            tally = compare_fast(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
+        else:
+            tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
     print(f"{tally.tokens} tokens, {tally.mismatches} mismatches; {tally.accepted} drafts accepted")
     for line in tally.parted:
         print(line)
     if options.out is not None:
         counted = {"tokens": tally.tokens, "mismatches": tally.mismatches, **margins}
-        counted |= {"cells": len(FAMILIES) * len(WEIGHTS) * len(SETTINGS) * len(DRAFTERS), "accepted": tally.accepted}
-        command = f"python -m inference_node.lab.lossless --tokens {options.tokens}"
-        print(figures.record(options.out, "lossless", command, counted, model="fabricated, 4 layers, hidden 64"))
+        counted |= {"cells": tally.cells, "accepted": tally.accepted}
+        command = f"python -m inference_node.lab.lossless --engine {options.engine} --tokens {options.tokens}"
+        name = "lossless" if options.engine == "reference" else "lossless-fast"
+        print(figures.record(options.out, name, command, counted, model="fabricated, 4 layers, hidden 64"))
     return 1 if tally.mismatches else 0
 
 
