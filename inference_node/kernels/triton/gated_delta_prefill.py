@@ -3,15 +3,15 @@
 Tensors and rules: `plain/gated_delta_prefill.py`, the maths in `plain/gated_delta.py` (`chunk`).
 
     enter   rows in parallel: convolution, SiLU, norms, gates                         -> q, k, v, log decay, beta
-    solve   chunks and heads in parallel: (I + L)^-1 by 63 steps of elimination in fp32, applied to the keys and to
-            the values                                                                 -> reading, wanted
+    solve   chunks and heads in parallel: q k^T, decayed, and (I + L)^-1 by 63 steps of elimination in fp32, applied
+            to the keys and to the values                                             -> alike, reading, wanted
     walk    heads and tiles of V in parallel, chunk after chunk with the state in registers:
-            change = wanted - reading S;  out = e^g q S + (q k^T, decayed) change;  S = e^g S + k^T change
+            change = wanted - reading S;  out = e^g q S + alike change;  S = e^g S + k^T change
 
 Matrices are multiplied in the inputs' type with fp32 sums; decays, the elimination and the state itself are fp32.
 Fillers have zero keys, values, gates: they neither decay the state nor write to it.
 
-Cost: x is read once, q, k, v, reading and wanted are written and read once; the walk has one step of five small
+Cost: x is read once, q, k, v, reading and wanted are written and read once; the walk has one step of four small
 products per chunk. Exactness: a chunk's bits depend on its rows and the state before it; against the twin as it says.
 Checked by: tests/inference_node/kernels/triton/test_gated_delta_prefill.py
 """
@@ -34,16 +34,21 @@ ENTER_ROWS = 16
 @dataclass(frozen=True, slots=True)
 class Tiles:
     values: int  # columns of the state of one program of `walk`
+    piece: int  # columns that `solve` multiplies at once
     enter_warps: int
     solve_warps: int
     walk_warps: int
     walk_stages: int
 
 
+WALK_HINTS = {"waves_per_eu": 2} if torch.version.hip else {}
+"""For gfx1151's compiler, which otherwise keeps too much at once and spills."""
+
+
 def tiles(device: str) -> Tiles:
     if device == "hip":
-        return Tiles(values=16, enter_warps=4, solve_warps=8, walk_warps=4, walk_stages=1)
-    return Tiles(values=32, enter_warps=4, solve_warps=4, walk_warps=4, walk_stages=2)
+        return Tiles(values=32, piece=32, enter_warps=4, solve_warps=8, walk_warps=8, walk_stages=1)
+    return Tiles(values=32, piece=64, enter_warps=4, solve_warps=4, walk_warps=4, walk_stages=2)
 
 
 def prefill(
@@ -74,6 +79,7 @@ def prefill(
         raise ValueError(f"state {tuple(state.shape)} must be contiguous, conv be {(channels, TAPS)}")
     cut = cut or tiles("hip" if torch.version.hip else "cuda")
     q, k = (torch.empty(n, key_heads, width, dtype=x.dtype, device=x.device) for _ in range(2))
+    alike = torch.empty(n, heads, CHUNK, dtype=x.dtype, device=x.device)
     reading = torch.empty(n, heads, width, dtype=x.dtype, device=x.device)
     v, wanted = (torch.empty(n, heads, value_width, dtype=x.dtype, device=x.device) for _ in range(2))
     decay, beta = (torch.empty(n, heads, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -84,14 +90,15 @@ def prefill(
         ROWS=ENTER_ROWS, **sizes, num_warps=cut.enter_warps, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
     _solve[(n // CHUNK, heads)](
-        k, v, decay, beta, reading, wanted, valid,
-        CHUNK=CHUNK, **sizes, num_warps=cut.solve_warps, num_stages=1, enable_fp_fusion=False,
+        q, k, v, decay, beta, alike, reading, wanted, valid,
+        CHUNK=CHUNK, PIECE=min(cut.piece, width, value_width), **sizes,
+        num_warps=cut.solve_warps, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
     values = min(cut.values, value_width)
     _walk[(heads, value_width // values)](
-        x, q, k, decay, reading, wanted, state, tail, out, x.stride(0), valid, n // CHUNK,
+        x, q, k, decay, alike, reading, wanted, state, tail, out, x.stride(0), valid, n // CHUNK,
         CHUNK=CHUNK, V_TILE=values, **sizes,
-        num_warps=cut.walk_warps, num_stages=cut.walk_stages, enable_fp_fusion=False,
+        num_warps=cut.walk_warps, num_stages=cut.walk_stages, enable_fp_fusion=False, **WALK_HINTS,
     )  # fmt: skip
 
 
@@ -151,14 +158,17 @@ def _enter(
 
 @triton.jit(do_not_specialize=["valid"])
 def _solve(
+    p_q,
     p_k,
     p_v,
     p_decay,
     p_beta,
+    p_alike,
     p_reading,
     p_wanted,
     valid,
     CHUNK: tl.constexpr,
+    PIECE: tl.constexpr,  # columns of keys and values that are multiplied at once
     KEY_HEADS: tl.constexpr,
     HEADS: tl.constexpr,
     K: tl.constexpr,
@@ -168,29 +178,40 @@ def _solve(
     if i_chunk * CHUNK < valid:
         key_head = i_head // (HEADS // KEY_HEADS)
         o_row = tl.arange(0, CHUNK)
+        o_piece = tl.arange(0, PIECE)
         o_token = (i_chunk * CHUNK + o_row).to(tl.int64)
-        o_k, o_v = tl.arange(0, K), tl.arange(0, V)
-        b_k = tl.load(p_k + (o_token * KEY_HEADS + key_head)[:, None] * K + o_k[None, :])
+        o_keys = (o_token * KEY_HEADS + key_head)[:, None] * K + o_piece[None, :]
         b_since = tl.cumsum(tl.load(p_decay + o_token * HEADS + i_head), 0)
         b_beta = tl.load(p_beta + o_token * HEADS + i_head)
-        b_alike = tl.dot(b_k, tl.trans(b_k), input_precision="ieee")
-        b_between = tl.where(o_row[:, None] > o_row[None, :], b_since[:, None] - b_since[None, :], float("-inf"))
-        b_system = b_alike * b_beta[:, None] * tl.exp(b_between)  # strictly lower
+        b_system = tl.zeros([CHUNK, CHUNK], tl.float32)
+        b_alike = tl.zeros([CHUNK, CHUNK], tl.float32)
+        for piece in range(0, K, PIECE):
+            b_k = tl.load(p_k + o_keys + piece)
+            b_q = tl.load(p_q + o_keys + piece)
+            b_system = tl.dot(b_k, tl.trans(b_k), b_system, input_precision="ieee")
+            b_alike = tl.dot(b_q, tl.trans(b_k), b_alike, input_precision="ieee")
+        b_between = b_since[:, None] - b_since[None, :]
+        b_between = tl.exp(tl.where(o_row[:, None] >= o_row[None, :], b_between, float("-inf")))
+        p_to_alike = p_alike + (o_token * HEADS + i_head)[:, None] * CHUNK + o_row[None, :]
+        tl.store(p_to_alike, (b_alike * b_between).to(p_alike.dtype.element_ty))
+        b_system = b_system * b_beta[:, None] * tl.where(o_row[:, None] > o_row[None, :], b_between, 0.0)
         b_inverse = (o_row[:, None] == o_row[None, :]).to(tl.float32)
         for row in range(CHUNK - 1):  # each later row loses its share of this one
             b_share = tl.sum(tl.where(o_row[None, :] == row, b_system, 0.0), 1)
             b_done = tl.sum(tl.where(o_row[:, None] == row, b_inverse, 0.0), 0)
             b_inverse = b_inverse - b_share[:, None] * b_done[None, :]
-        b_inverse = b_inverse.to(b_k.dtype)
-        b_reach = (b_k.to(tl.float32) * (b_beta * tl.exp(b_since))[:, None]).to(b_k.dtype)
-        b_reading = tl.dot(b_inverse, b_reach, input_precision="ieee")
-        p_to = p_reading + (o_token * HEADS + i_head)[:, None] * K + o_k[None, :]
-        tl.store(p_to, b_reading.to(p_reading.dtype.element_ty))
-        o_value = (o_token * HEADS + i_head)[:, None] * V + o_v[None, :]
-        b_v = tl.load(p_v + o_value)
-        b_v = (b_v.to(tl.float32) * b_beta[:, None]).to(b_v.dtype)
-        b_wanted = tl.dot(b_inverse, b_v, input_precision="ieee")
-        tl.store(p_wanted + o_value, b_wanted.to(p_wanted.dtype.element_ty))
+        b_inverse = b_inverse.to(p_k.dtype.element_ty)
+        b_reach = (b_beta * tl.exp(b_since))[:, None]
+        for piece in range(0, K, PIECE):
+            b_k = tl.load(p_k + o_keys + piece)
+            b_reading = tl.dot(b_inverse, (b_k.to(tl.float32) * b_reach).to(b_k.dtype), input_precision="ieee")
+            p_to = p_reading + (o_token * HEADS + i_head)[:, None] * K + piece + o_piece[None, :]
+            tl.store(p_to, b_reading.to(p_reading.dtype.element_ty))
+        for piece in range(0, V, PIECE):
+            o_values = (o_token * HEADS + i_head)[:, None] * V + piece + o_piece[None, :]
+            b_v = tl.load(p_v + o_values)
+            b_wanted = tl.dot(b_inverse, (b_v.to(tl.float32) * b_beta[:, None]).to(b_v.dtype), input_precision="ieee")
+            tl.store(p_wanted + o_values, b_wanted.to(p_wanted.dtype.element_ty))
 
 
 @triton.jit(do_not_specialize=["valid", "chunks"])
@@ -199,6 +220,7 @@ def _walk(
     p_q,
     p_k,
     p_decay,
+    p_alike,
     p_reading,
     p_wanted,
     p_state,
@@ -219,42 +241,48 @@ def _walk(
     SHARE: tl.constexpr = HEADS // KEY_HEADS
     key_head = i_head // SHARE
     o_row = tl.arange(0, CHUNK)
-    o_k = tl.arange(0, K)
+    HALF: tl.constexpr = K // 2  # the state is held in two halves, so that no product needs all of K in registers
+    o_half = tl.arange(0, HALF)
     o_v = i_tile * V_TILE + tl.arange(0, V_TILE)
-    p_state_tile = p_state + (i_head * K + o_k)[:, None] * V + o_v[None, :]
-    b_state = tl.load(p_state_tile)
+    p_low = p_state + (i_head * K + o_half)[:, None] * V + o_v[None, :]
+    b_low = tl.load(p_low)
+    b_high = tl.load(p_low + HALF * V)
     full = (valid + CHUNK - 1) // CHUNK
-    is_before = o_row[:, None] >= o_row[None, :]
+    o_heads = o_row * HEADS + i_head
+    o_keys = (o_row * KEY_HEADS + key_head)[:, None] * K + o_half[None, :]
+    o_reading = o_heads[:, None] * K + o_half[None, :]
+    o_values = o_heads[:, None] * V + o_v[None, :]
     for chunk in range(0, full):
-        o_token = (chunk * CHUNK + o_row).to(tl.int64)
-        o_keys = (o_token * KEY_HEADS + key_head)[:, None] * K + o_k[None, :]
-        o_values = (o_token * HEADS + i_head)[:, None] * V + o_v[None, :]
-        b_q = tl.load(p_q + o_keys)
-        b_k = tl.load(p_k + o_keys)
-        b_reading = tl.load(p_reading + (o_token * HEADS + i_head)[:, None] * K + o_k[None, :])
-        b_wanted = tl.load(p_wanted + o_values).to(tl.float32)
-        b_decay = tl.load(p_decay + o_token * HEADS + i_head)
+        since = tl.cast(chunk, tl.int64) * CHUNK
+        p_q_rows = p_q + since * KEY_HEADS * K + o_keys
+        p_k_rows = p_k + since * KEY_HEADS * K + o_keys
+        p_read = p_reading + since * HEADS * K + o_reading
+        b_decay = tl.load(p_decay + since * HEADS + o_heads)
         b_since = tl.cumsum(b_decay, 0)
         whole = tl.sum(b_decay, 0)
-        b_held = b_state.to(b_k.dtype)
-        b_change = b_wanted - tl.dot(b_reading, b_held, input_precision="ieee")
-        b_out = tl.dot(b_q, b_held, input_precision="ieee") * tl.exp(b_since)[:, None]
-        b_between = tl.where(is_before, b_since[:, None] - b_since[None, :], float("-inf"))
-        b_alike = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * tl.exp(b_between)
-        b_out += tl.dot(b_alike.to(b_k.dtype), b_change.to(b_k.dtype), input_precision="ieee")
-        b_left = (b_change * tl.exp(whole - b_since)[:, None]).to(b_k.dtype)
-        b_state = b_state * tl.exp(whole)
-        b_state = tl.dot(tl.trans(b_k), b_left, b_state, input_precision="ieee")
-        b_out = tl.where((o_token < valid)[:, None], b_out, 0.0)
-        tl.store(p_out + o_values, b_out.to(p_out.dtype.element_ty))
-    tl.store(p_state_tile, b_state)
+        element = p_k.dtype.element_ty
+        b_held_low, b_held_high = b_low.to(element), b_high.to(element)
+        b_seen = tl.dot(tl.load(p_read), b_held_low, input_precision="ieee")
+        b_seen = tl.dot(tl.load(p_read + HALF), b_held_high, b_seen, input_precision="ieee")
+        b_change = tl.load(p_wanted + since * HEADS * V + o_values).to(tl.float32) - b_seen
+        b_out = tl.dot(tl.load(p_q_rows), b_held_low, input_precision="ieee")
+        b_out = tl.dot(tl.load(p_q_rows + HALF), b_held_high, b_out, input_precision="ieee")
+        b_out = b_out * tl.exp(b_since)[:, None]
+        b_alike = tl.load(p_alike + since * HEADS * CHUNK + o_heads[:, None] * CHUNK + o_row[None, :])
+        b_out = tl.dot(b_alike, b_change.to(element), b_out, input_precision="ieee")
+        b_out = tl.where((chunk * CHUNK + o_row < valid)[:, None], b_out, 0.0)
+        tl.store(p_out + since * HEADS * V + o_values, b_out.to(p_out.dtype.element_ty))
+        b_left = (b_change * tl.exp(whole - b_since)[:, None]).to(element)
+        b_low = tl.dot(tl.trans(tl.load(p_k_rows)), b_left, b_low * tl.exp(whole), input_precision="ieee")
+        b_high = tl.dot(tl.trans(tl.load(p_k_rows + HALF)), b_left, b_high * tl.exp(whole), input_precision="ieee")
+    tl.store(p_low, b_low)
+    tl.store(p_low + HALF * V, b_high)
     for chunk in range(full, chunks):
-        o_token = (chunk * CHUNK + o_row).to(tl.int64)
-        p_fillers = p_out + (o_token * HEADS + i_head)[:, None] * V + o_v[None, :]
+        p_fillers = p_out + tl.cast(chunk, tl.int64) * CHUNK * HEADS * V + o_values
         tl.store(p_fillers, tl.zeros([CHUNK, V_TILE], p_out.dtype.element_ty))
     # Of the programs that share a key head, one keeps the tail of its channels: all channels below this are its own.
     own_keys = tl.where((i_tile == 0) & (i_head % SHARE == 0), CHANNELS, 0)
-    o_query = key_head * K + o_k
+    o_query = key_head * K + tl.arange(0, K)
     _move_tail(p_x, x_stride, p_tail, o_query, own_keys, valid, CHANNELS)
     _move_tail(p_x, x_stride, p_tail, KEY_HEADS * K + o_query, own_keys, valid, CHANNELS)
     _move_tail(p_x, x_stride, p_tail, 2 * KEY_HEADS * K + i_head * V + o_v, CHANNELS, valid, CHANNELS)

@@ -1,7 +1,8 @@
 """Causal attention of many rows over keys in pages.
 
-Tensors and rules: `plain/prefill_attention.py`. A program holds a tile of 64 rows of one or two query heads that share
-a key head, and walks over the keys up to its last row in steps cut at absolute multiples, with a running softmax.
+Tensors and rules: `plain/prefill_attention.py`. A program holds a tile of 64 (or 32) rows of one or two query heads
+that share a key head, and walks over the keys up to its last row in steps cut at absolute multiples, with a running
+softmax.
 
 Cost: matrix products, 4 * heads * dim floating-point operations per pair of row and key seen.
 Exactness: a row's bits depend on its place in its tile and on what it sees, not on how the prompt is cut at multiples
@@ -24,6 +25,7 @@ from inference_node.kernels.plain.prefill_attention import TILE
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
+    rows: int  # a divisor of 64
     heads: int  # query heads of one program, at most those that share a key head
     keys: int  # of one step
     warps: int
@@ -32,8 +34,8 @@ class Tiles:
 
 def tiles(device: str, dim: int) -> Tiles:
     if device == "hip":
-        return Tiles(heads=1, keys=32, warps=8, stages=1) if dim <= 128 else Tiles(1, 16, warps=8, stages=1)
-    return Tiles(heads=2, keys=64, warps=8, stages=2)
+        return Tiles(rows=32, heads=1, keys=32 if dim <= 128 else 16, warps=8, stages=1)
+    return Tiles(rows=64, heads=2, keys=64, warps=8, stages=2)
 
 
 def attend(
@@ -68,7 +70,7 @@ def attend(
     cut = cut or tiles("hip" if torch.version.hip else "cuda", dim)
     share = heads // kv_heads
     together = cut.heads if share % cut.heads == 0 else 1
-    _attend[(n // TILE, heads // together)](
+    _attend[(n // cut.rows, heads // together)](
         q,
         k_pages,
         v_pages,
@@ -86,7 +88,7 @@ def attend(
         SHARE=share,
         TOGETHER=together,
         DIM=dim,
-        TILE=TILE,
+        TILE=cut.rows,
         STEP=cut.keys,
         PAGE=PAGE,
         WINDOWED=window is not None,
