@@ -212,7 +212,17 @@ def _tiles(
 
 
 @triton.jit
-def _pick(p_tiles, p_valid, p_choice, p_logit, p_mass, n_tiles, room, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def _pick(
+    p_tiles,
+    p_valid,
+    p_choice,
+    p_logit,
+    p_mass,
+    n_tiles,
+    room,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     i_row = tl.program_id(0)
     if i_row >= tl.load(p_valid):
         return
