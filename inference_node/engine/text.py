@@ -37,8 +37,8 @@ class TextStream:
 
     @property
     def holding(self) -> bool:
-        """Whether text is held back that may turn out to be the start of a stop string."""
-        return bool(self._stops) and self._safe() < len(self._held)
+        """Whether text is held back that may turn out to be the start of a stop string: also half a character may."""
+        return bool(self._stops) and (self._safe() < len(self._held) or bool(self._decoder.getstate()[0]))
 
     def feed(self, token: int) -> Stop | None:
         """Take one more token. After a stop nothing more may be fed."""
@@ -64,7 +64,9 @@ class TextStream:
     def finish(self) -> str:
         """The rest of the text, when no more tokens come. An incomplete character shows as U+FFFD."""
         if self.stopped is None:
+            before = len(self._held)
             self._held += self._decoder.decode(b"", final=True)
+            self._look(before)
         text, self._held = self._held, ""
         self._given += len(text)
         return text

@@ -81,9 +81,10 @@ class Probe:
 class Process:
     """A serving node, and what the kernel says about it."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], url: str, said: list[str]) -> None:
         self._process = process
         self.url = url
+        self.said = said  # its lines on standard error, growing
 
     def cpu_s(self) -> float:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -111,7 +112,7 @@ def node(model: Path, drafter: Path) -> Iterator[Process]:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise NodeError(f"The node did not start: {''.join(said)}")
             time.sleep(0.1)
-        yield Process(process, found[1])
+        yield Process(process, found[1], said)
     finally:
         process.terminate()
         process.wait(60)
@@ -319,12 +320,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pair = fabricate_pair(Path(folder), "qwen3_5_moe")
         with node(pair.target, pair.drafter) as process:
             found = soak(process, options.minutes * 60, options.seed, lambda line: print(line, flush=True))
+            if found["failed_in_engine"]:
+                print("".join(process.said)[-20_000:])
     print(json.dumps(found, indent=1))
     if options.out is not None:
         command = f"python -m inference_node.lab.soak --minutes {options.minutes:g}"
         model = "fabricated hybrid MoE with its dflash drafter"
         print(figures.record(options.out, "soak", command, found, model=model))
-    return 0 if found["unexpected"] == 0 and found["last_tenth_ratio"] >= 0.95 else 1
+    sound = found["unexpected"] == found["failed_in_engine"] == 0
+    return 0 if sound and found["last_tenth_ratio"] >= 0.95 else 1
 
 
 if __name__ == "__main__":

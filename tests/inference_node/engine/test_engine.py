@@ -7,6 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from inference_node.engine.api import (
     EmptyPrompt,
@@ -416,6 +418,36 @@ def test_what_is_kept_after_a_stop_string_does_not_depend_on_the_drafter(
     assert second.reuse.restored == (kept_at if len(stop) <= 2 else 64)
 
 
+BYTES = (ids("é")[0], ids("é")[1], ids("漢")[0], ids("🙂")[0])  # tokens that are part of a character
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    said=st.lists(st.sampled_from([*"eé漢🙂 a", *BYTES, END]), min_size=1, max_size=24),
+    stops=st.lists(st.sampled_from(["e", "é", "\ufffd", "ea", "漢", "🙂 ", "a é"]), min_size=1, max_size=3),
+    patterns=st.tuples(*[st.lists(st.integers(0, 7), min_size=1, max_size=4)] * 2),
+)
+@example(said=["a", "é"], stops=["é"], patterns=([0], [7]))
+@example(said=["a", BYTES[0], "e"], stops=["e"], patterns=([0], [7]))
+@example(said=["a", BYTES[0]], stops=["\ufffd"], patterns=([0], [7]))
+def test_a_stop_string_of_any_bytes_leaves_the_same_state_whatever_a_cycle_commits(
+    bench: Make, said: list[str | int], stops: list[str], patterns: tuple[list[int], list[int]]
+) -> None:
+    """Found by half an hour of the soak: the first byte of a character can be the first of a stop string, too."""
+    tokens = [token for part in said for token in ([part] if isinstance(part, int) else ids(part))]
+    prompt = ids("u" * 100)
+    found = []
+    for accepts in patterns:
+        made = bench(lambda _: [*tokens, *[END] * 999], accepts=tuple(accepts))
+        text, first = made.say(prompt, stop=tuple(stops))
+        assert first.reason is Reason.STOP, first.error
+        assert not any(stop in text for stop in stops)
+        _, second = made.say([*prompt, *first.kept, *ids("next")], max_tokens=2)
+        found.append((text, first.kept, second.reuse.restored))
+        made.engine.close()
+    assert found[0] == found[1]
+
+
 def test_a_cancelled_answer_still_serves_the_next_turn(bench: Make) -> None:
     """engines.md 6.5: free nothing the next turn wants."""
     made = bench("x" * 1500, cycle_s=0.002)
@@ -482,7 +514,7 @@ def test_a_store_that_is_off_still_says_so(bench: Make) -> None:
 
 
 def test_every_checkpoint_is_given_back_in_the_end(bench: Make) -> None:
-    """sglang#16067, #20182, #23496: leaked slots."""
+    """sglang#16067, #20182, #23496, #26941: leaked slots."""
     made = bench("Fine.", prefix_bytes=20_000)
     alive: list[Any] = []
     real = made.target.checkpoint

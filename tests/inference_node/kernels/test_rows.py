@@ -5,7 +5,7 @@ from inference_node.kernels.plain.rows import Rows
 
 
 def test_a_function_whose_rows_depend_on_their_place_is_run_row_by_row():
-    """Bug class: matrix products whose row bits change with the row's index or count (llama.cpp#25618, #26358)."""
+    """Bug class: products whose row bits change with its index or the count (llama.cpp#25618, #26358, #27407)."""
     rows = Rows()
 
     def by_place(x: torch.Tensor) -> torch.Tensor:

@@ -139,7 +139,7 @@ def test_arguments_are_an_object_or_none(arguments: Any, found: Any) -> None:
 
 
 def test_a_broken_call_in_the_history_does_not_refuse_the_conversation() -> None:
-    """llama.cpp#25510, vllm#47761: a broken call that was replayed made every later request fail."""
+    """llama.cpp#25510, vllm#47761, #55495: a broken call that was replayed made every later request fail."""
     call = {"id": "c", "function": {"name": "f", "arguments": '{"a": tru'}}
     prompt = rendered(
         ("user", "a"),

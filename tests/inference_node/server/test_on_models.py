@@ -81,7 +81,8 @@ def test_every_call_of_the_conversation_follows_its_schema(conversation: list[Tu
 
 
 def test_a_turn_computes_its_new_tokens_only(conversation: list[Turn]) -> None:
-    """QwenLM/Qwen3.8#48, can1357/oh-my-pi#3549: 16k tokens redone each turn, as the template drops earlier thoughts
+    """QwenLM/Qwen3.8#48, #112, #131, omlx#814, can1357/oh-my-pi#3549: 16k tokens redone each turn, as the template
+    drops earlier thoughts
     (here in turns 4 and 7)."""
     assert [turn.prefix["why"] for turn in conversation[1:]] == ["whole"] * 6
     within_a_question = [turn for number, turn in enumerate(conversation) if number % 3]

@@ -139,7 +139,7 @@ def test_a_checkpoint_holds_the_whole_state_and_can_be_used_again(right):
 
 @pytest.mark.parametrize("draft", ["june", "dflash2", "mtp", "ngram"])
 def test_a_checkpoint_carries_the_drafters_state_too(loaded, draft):
-    """Bug class: acceptance collapses with a prefix cache, drafter state not restored (vllm#47930, z-lab#165)."""
+    """Bug class: acceptance falls with a prefix cache, drafter state lost (vllm#47930, #54163, #54360, z-lab#165)."""
     target = loaded("qwen3_5", draft, "fp32").target
     results, again = [], []
     sampling = Sampling(temperature=0.9, seed=6)
