@@ -15,6 +15,7 @@ from review_agents.probes.pages import is_readme
 from review_agents.probes.python_errors import error_line, first_line
 from review_agents.probes.reader import Reader, Step, merge_python
 from review_agents.probes.shell import own_invocations
+from review_agents.probes.shown_comments import without_comment
 from review_agents.probes.verdicts import Outcome, Suspect
 from review_agents.records import Environment, Kind, Place, Reproduction, Severity, Symptom
 
@@ -281,7 +282,7 @@ def _words(outcome: Outcome, place: Place) -> tuple[str, str, str]:
     """Title, what is expected, what is observed."""
     suspect, step = outcome.suspect, outcome.step
     assert suspect is not None
-    code = first_line(outcome.code if step.kind != "shell" else step.text)
+    code = first_line(step.text) if step.kind == "shell" else without_comment(first_line(outcome.code))
     short = code if len(code) <= 100 else code[:97] + "..."
     about = f"`{short}`"
     shown = suspect.comparison.shown or first_line(suspect.shown)

@@ -27,6 +27,19 @@ NO_VALUE, PROSE = "the statement has no value", "the comment may be prose"
 NO_CLAIM = (NO_VALUE, PROSE)
 
 
+def without_comment(line: str) -> str:
+    """A line of Python code up to the comment that ends it; a line that is all comment stays."""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(line).readline):
+            if token.type == tokenize.ERRORTOKEN and token.string.strip():
+                break
+            if token.type == tokenize.COMMENT:
+                return line[: token.start[1]].rstrip() or line
+    except (tokenize.TokenError, IndentationError, SyntaxError):
+        pass  # the line goes on below, or is no Python
+    return line
+
+
 def comments_as_output(text: str) -> dict[int, ShownComment]:
     """What comments show, by the last line of the statement that they stand behind or right below."""
     comments: dict[int, tuple[str, bool]] = {}

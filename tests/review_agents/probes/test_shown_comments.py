@@ -1,7 +1,7 @@
 import pytest
 
 from review_agents.probes.comparing import Verdict
-from review_agents.probes.shown_comments import NO_CLAIM, comments_as_output, compare_comment
+from review_agents.probes.shown_comments import NO_CLAIM, comments_as_output, compare_comment, without_comment
 
 SHOWN = {
     "behind it": ("f(1)  # 2", {1: "2"}),
@@ -28,3 +28,19 @@ def test_a_display_below_a_statement_is_compared_and_none_is_no_claim():
     assert compare_comment(shown, "['a', 'c']", None, "list", "").verdict is Verdict.DIFFERENT
     assert compare_comment(shown, None, None, "", "").reason in NO_CLAIM
     assert compare_comment(shown, "3", None, "int", "").verdict is Verdict.UNSURE
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [
+        ("f(1)   # as ever", "f(1)"),
+        ("f('#1')  # as ever", "f('#1')"),
+        ("f('#1')", "f('#1')"),
+        ("for row in rows:  # each", "for row in rows:"),
+        ("call(  # goes on", "call("),
+        ("# all of it", "# all of it"),
+        ("'not closed # here", "'not closed # here"),
+    ],
+)
+def test_a_line_is_named_without_the_comment_that_ends_it(line: str, left: str):
+    assert without_comment(line) == left
