@@ -27,7 +27,7 @@ from inference_node.kernels.plain.gated_delta import CHUNK
 from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaMemory, Keep
 from inference_node.kernels.plain.head import chosen
 from inference_node.kernels.plain.kv_write import rope_table
-from inference_node.kernels.plain.linear import ROWS
+from inference_node.kernels.plain.linear import ROWS, Feed, feed
 from inference_node.kernels.plain.packed import Weight
 from inference_node.kernels.plain.route import plan
 from inference_node.models.rope import Rope
@@ -75,6 +75,10 @@ class Model:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.x = room(ROWS, s.hidden)
+        # The norm before a layer is fed by the layer before it: one room, the factors of whoever comes next.
+        ahead = feed(ROWS, weights.mixers[0].norm, self.dtype)
+        norms = [mixer.norm for mixer in weights.mixers] + [weights.norm]
+        self.fed = [Feed(norm, ahead.scaled, ahead.squares) for norm in norms]
         self.position = room(ROWS, dtype=torch.int32)
         self.none = room(1, dtype=torch.int32)
         self.sampling = SamplingNumbers(
@@ -118,7 +122,9 @@ class Model:
     def verify(self, s: Any, table: Table, recurrent: Recurrent, taps: Sequence[int]) -> torch.Tensor:
         """Rows of s.block through all layers; `x` is left with their states. Returns taps [rows, len(taps), hidden]."""
         valid, start = s.at(Field.VALID), s.at(Field.START)
-        self.parts.embed(s.block, self.weights.embedding, self.x[: self.block], valid=valid)
+        rows = slice(self.block)
+        first = Feed(self.fed[0].factor, self.fed[0].scaled[rows], self.fed[0].squares[rows])
+        self.parts.embed(s.block, self.weights.embedding, self.x[rows], valid=valid, feed=first)
         tapped = self.x.new_zeros(self.block, len(taps), self.sizes.hidden)
         deltas = attentions = 0
         for layer, (mixer, mlp) in enumerate(zip(self.weights.mixers, self.weights.mlps, strict=True)):
@@ -179,7 +185,10 @@ class Model:
     def _delta(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent) -> None:
         d, valid = self.sizes.delta, s.at(Field.VALID)
         assert d is not None
-        self.parts.linear(self.x, part.enter, valid, self.entered, norm=part.norm, eps=self.sizes.eps)
+        ahead = self.fed[0]
+        self.parts.linear(
+            ahead.scaled, part.enter, valid, self.entered, squares=ahead.squares, eps=self.sizes.eps
+        )  # fmt: skip
         self._step(part, index, s, recurrent, valid)
         flow, gate, b, a = self._split(self.entered)
         if recurrent.keep is Keep.NOTHING:
@@ -202,7 +211,8 @@ class Model:
         self, part: AttentionPart, index: int, start: torch.Tensor, valid: torch.Tensor, table: Table
     ) -> None:
         s, n = self.sizes, self.block
-        self.parts.linear(self.x, part.enter, valid, self.projected, norm=part.norm, eps=s.eps)
+        ahead = self.fed[0]
+        self.parts.linear(ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps)
         q, k, v, gate = self._heads(self.projected[:n])
         keys, values = cache(table.pages, 0, index)
         self.parts.write(
@@ -219,7 +229,7 @@ class Model:
         s, m = self.sizes, self.sizes.mixture
         if isinstance(part, DensePart):
             self.parts.linear(self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True)
-            self.parts.linear(self.middle, part.down, valid, self.x, residual=self.x)
+            self.parts.linear(self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1])
             return
         assert m is not None
         where = self.plans[layer]
@@ -228,14 +238,17 @@ class Model:
             imposed=None if self.imposed is None else self.imposed[layer],
         )  # fmt: skip
         self.parts.expert_up(self.normed, part.up, where, self.expert_hidden)
-        self.parts.expert_down(self.expert_hidden, part.down, where, valid, self.x, self.x)
+        self.parts.expert_down(
+            self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1]
+        )  # fmt: skip
 
     def _head(self, s: Any, logits: torch.Tensor | None) -> None:
         torch.add(s.positions, 1, out=self.position[: self.block])
         rows = slice(self.block)
         self.parts.head(
-            self.x[rows], self.head_weight, s.at(Field.VALID), self.sampling.temperature, self.sampling.seed,
-            self.position[rows], self.chosen, norm=self.weights.norm, eps=self.sizes.eps, known=s.known, logits=logits,
+            self.fed[-1].scaled[rows], self.head_weight, s.at(Field.VALID), self.sampling.temperature,
+            self.sampling.seed, self.position[rows], self.chosen, squares=self.fed[-1].squares[rows],
+            eps=self.sizes.eps, known=s.known, logits=logits,
         )  # fmt: skip
 
     # Many rows.
