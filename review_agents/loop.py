@@ -174,7 +174,7 @@ class Loop:
         """The model's next answer; None when this turn brought none and the loop goes on (or has ended)."""
         for attempt in (1, 2):
             try:
-                answer = self.world.model.ask(self.question(), cancelled=self.world.cancelled)
+                answer = parsing.storable(self.world.model.ask(self.question(), cancelled=self.world.cancelled))
             except ContextOverflow as error:
                 if attempt == 2 or not self.make_room(str(error)):
                     self.end(FocusState.STUCK, f"the conversation does not fit the model's context: {error}")
@@ -267,30 +267,31 @@ class Loop:
             self.talk.say(Message(role=Role.ASSISTANT, text=read.said, calls=tuple(calls)))
         else:
             self.talk.say(Message(role=Role.ASSISTANT, text=written_again(read.said, calls[0])))
-        notes: list[str] = []
-        for at, (call, (refusal, arguments)) in enumerate(
-            zip(calls, checks, strict=True), start=self.number - len(calls) + 1
-        ):
+        last = self.number
+        for at, (call, (refusal, arguments)) in enumerate(zip(calls, checks, strict=True), start=last - len(calls) + 1):
             if self.ended is not None:
                 self.give(call, "Not carried out: the review has ended.", None)
                 continue
             result, candidate = (refusal, None) if arguments is None else self.one(call, arguments, at)
-            self.give(call, result, candidate)
+            note = ""
             if arguments is None:
                 self.refused(result)
-            elif self.ended is None and (note := self.judge_repetition(call, result)):
-                notes.append(note)
-        if self.ended is not None:
-            return
+            elif self.ended is None:
+                note = self.judge_repetition(call, result)
+            also = self.left_over(read, len(wanted)) if at == last else ""
+            # Notes go with the result: a message of ours would make thinking models' templates render earlier turns
+            # anew, and the node would have to read them again.
+            self.give(call, "\n\n".join(part for part in (result, note, also) if part), candidate)
+
+    def left_over(self, read: parsing.Read, carried_out: int) -> str:
+        """What else the answer held that was not carried out."""
+        parts = []
         if read.problems:
             self.malformed += 1
-            notes.append(
-                render("malformed", problem=" ".join(read.problems)).replace("Nothing was run.", "It was not run.")
-            )
-        if len(read.calls) > len(wanted):
-            notes.append(f"Only the first of your {len(read.calls)} calls was carried out. Make one call in an answer.")
-        for note in dict.fromkeys(notes):
-            self.talk.tell(note)
+            parts.append("A call of the same answer could not be carried out. " + " ".join(read.problems))
+        if len(read.calls) > carried_out:
+            parts.append(f"Only the first of your {len(read.calls)} calls was carried out. Make one call in an answer.")
+        return "\n\n".join(parts)
 
     def give(self, call: ToolCall, result: str, candidate: Candidate | None) -> None:
         """The result into the history; a candidate is stored together with it."""

@@ -26,6 +26,7 @@ UNCLOSED = re.compile(r"^[ \t]*```[ \t]*(call|tool_call|tool)[ \t]*\n(.*)\Z", re
 TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 FUNCTION = re.compile(r"<function=([\w.:-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+CALL_TEXTS = ("id", "name", "arguments")
 SHELLS = ("bash", "sh", "shell", "console")
 
 
@@ -49,6 +50,14 @@ class Read:
     said: str  # without thoughts and calls
     calls: tuple[Wanted, ...]
     problems: tuple[str, ...]  # one for each call that could not be read
+
+
+def storable(answer: Answer) -> Answer:
+    """The answer without half characters, so that it can be stored, shown and sent back."""
+    calls = tuple(
+        call.model_copy(update={name: whole(getattr(call, name)) for name in CALL_TEXTS}) for call in answer.calls
+    )
+    return answer.model_copy(update={"text": whole(answer.text), "thought": whole(answer.thought), "calls": calls})
 
 
 def read(answer: Answer, *, mend: bool = True) -> Read:

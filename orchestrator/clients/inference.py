@@ -44,7 +44,7 @@ PROBE = Tool(
     description="Say that you are ready.",
     parameters={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
 )
-PROBE_TOKENS = 1024  # a thinking model thinks first
+PROBE_TOKENS = 512  # a thinking model thinks first
 # Servers say an overflow in many words; a limit on max_tokens or memory is none.
 OVERFLOW = re.compile(
     r"exceed\w* (?:the )?(?:available |maximum |model'?s? )?context|context (?:length|size|window)[^.]{0,80}"

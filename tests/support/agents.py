@@ -155,7 +155,7 @@ def play(
         focus = focus.model_copy(update={"budget": Budget(**{**focus.budget.model_dump(), **budget})})
     model = (
         steps
-        if isinstance(steps, ScriptedModel)
+        if not isinstance(steps, Sequence)
         else ScriptedModel(steps, native_tools=native, context_tokens=context_tokens)
     )
     hand = hand or Hand(files=dict(files))

@@ -1,0 +1,111 @@
+"""Score reviews with agents of the repos with planted faults, beside evidence alone.
+
+Any endpoint will do, also a recording or one whose answers are given by hand. Only review-bench's own score.py sees the
+truth files.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.bench import figures, reviewing
+from tests.support.host_settings import sandbox_environment
+
+
+def run(
+    bench: Path,
+    node: str,
+    model: str,
+    *,
+    focuses: str = "",
+    only: Sequence[str] = (),
+    keep: Path | None = None,
+    recordings: Path | None = None,
+) -> dict[str, float]:
+    """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead."""
+    with reviewing.folder(keep) as work:
+        repos = [repo for repo in reviewing.made_repos(bench, work, fixed=False) if not only or repo.name in only]
+        exports = {}
+        for repo in repos:
+            address = f"recording:{recordings / repo.name}.json" if recordings else node
+            exports[repo.name] = thought(
+                repo, work / "thinking", work / f"{repo.name}-agents.json", address, model, focuses
+            )
+        evidence = {name: without_agents(export) for name, export in exports.items()}
+        alone = scored(bench, evidence, work)
+        together = scored(bench, exports, work)
+    result = {
+        "repos": len(exports),
+        "recall": together["recall"],
+        "precision": together["precision"],
+        "decoys": together["decoys"],
+        "recall_evidence_only": alone["recall"],
+        "precision_evidence_only": alone["precision"],
+        **{f"recall_{kind}": share for kind, share in together["by_kind"].items()},
+        **tokens(exports),
+    }
+    figures.record("review-bench-agents", result, model=model_of(exports), focuses=focuses or "all")
+    return result
+
+
+def thought(repo: Path, data: Path, out: Path, node: str, model: str, focuses: str) -> dict[str, Any]:
+    """One review in the foreground by the real command; its export."""
+    command = [sys.executable, "-m", "orchestrator", "review", str(repo), "--data", str(data), "--node", node]
+    command += ["--model", model, "--format", "json", "--out", str(out), *(["--focus", focuses] if focuses else [])]
+    done = subprocess.run(command, env={**os.environ, **sandbox_environment()}, cwd=figures.ROOT)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"The review of {repo.name} ended with exit status {done.returncode}.")
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def without_agents(export: dict[str, Any]) -> dict[str, Any]:
+    return {**export, "findings": [one for one in export["findings"] if one["source"] == "probe"]}
+
+
+def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
+    """Recall over the faults of the repos that were reviewed; only confirmed findings count as found."""
+    found = reviewing.score(bench, exports, work)
+    faults = [fault for name in exports for fault in reviewing.truth(bench, name)["faults"]]
+    proved = {fault for repo in found["verified"] for fault in repo["found"]}
+    mine = [repo for repo in found["repos"] if repo.get("repo", repo.get("name")) in exports] or found["repos"]
+    wrong = sum(repo["false_alarms"] + repo["decoy_hits"] for repo in mine)
+    right = sum(len(repo["found"]) for repo in mine)
+    kinds = sorted({fault["kind"] for fault in faults})
+    return {
+        "recall": reviewing.share(sum(fault["id"] in proved for fault in faults), len(faults)),
+        "precision": reviewing.share(right, right + wrong),
+        "decoys": sum(repo["decoy_hits"] for repo in mine),
+        "by_kind": {
+            kind: reviewing.share(
+                sum(fault["id"] in proved for fault in faults if fault["kind"] == kind),
+                sum(fault["kind"] == kind for fault in faults),
+            )
+            for kind in kinds
+        },
+    }
+
+
+def tokens(exports: dict[str, Any]) -> dict[str, float]:
+    told = [export["tokens"] for export in exports.values()]
+    read, known, written = (sum(one[name] for one in told) for name in ("prompt", "cached", "completion"))
+    confirmed = sum(
+        finding["source"] == "agent" and finding["verification"]["state"] == "confirmed"
+        for export in exports.values()
+        for finding in export["findings"]
+    )
+    return {
+        "tokens_read": read,
+        "tokens_known": known,
+        "tokens_written": written,
+        "confirmed_by_agents": confirmed,
+        "tokens_per_confirmed": round((read - known + written) / confirmed) if confirmed else 0,
+    }
+
+
+def model_of(exports: dict[str, Any]) -> str:
+    names = {export["model"] for export in exports.values()} - {""}
+    return ", ".join("hand-played" if name == "manual" else name for name in sorted(names)) or "none"

@@ -1,0 +1,151 @@
+"""Over a thousand turns of what weak models write: pieces of calls, tags, prose and noise put together at random.
+
+Whatever comes, no conversation crashes or stays without an end, every turn is accounted for, and nothing broken is ever
+sent back to a server.
+"""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from review_agents.focus import builtin
+from review_agents.ports import BrokenAnswer, ContextOverflow
+from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
+from review_agents.scripted import ScriptedModel
+from tests.support.agents import Hand, finding, play, report
+
+SEEDS = range(120)
+GOOD = (
+    ("run", {"command": "pytest -q"}),
+    ("run", {"command": "ls", "timeout_s": "20"}),
+    ("read", {"path": "sums.py"}),
+    ("read", {"path": "nope.py", "from_line": 9}),
+    ("search", {"pattern": "def "}),
+    ("write", {"path": "/tmp/a.py", "text": "x = 1\n"}),
+    ("record_finding", finding()),
+    (
+        "record_finding",
+        finding(quote="result = values[0]", title="Another title that is long enough", rule="wrong_result"),
+    ),
+    ("measure", {"name": "x", "command": "true"}),
+    ("browse", {"url": "https://x"}),
+)
+NOISE = (
+    "I will now look at the code.", "", " ", "\n\n\n", "```", "```json\n{", "<tool_call>", "</tool_call>", "<think>",
+    "</think>",
+    "<|im_end|>", "{'a': 1}", '{"name": "run"', "None", "```call\nrun\n", "```bash\nls\n```", "TOOL: run(ls)",
+    "Action: run\nAction Input: ls", "finish", "no no no " * 300, "\x00\x1b[2K\ud83d", "[" * 200, '"' * 50, "null", "0",
+    "<function=run>", "<parameter=command>ls", "ünïcödé 日本 🦀", '{"tool": "run", "command": "ls"}', "}" * 30,
+)  # fmt: skip
+
+
+class Nonsense(ScriptedModel):
+    """Answers at random, the same for the same seed."""
+
+    def __init__(self, seed: int, *, native_tools: bool):
+        super().__init__([], native_tools=native_tools, context_tokens=8192)
+        self.random = random.Random(seed)
+        self.native = native_tools
+
+    def ask(self, question: Question, *, cancelled) -> Answer:  # type: ignore[no-untyped-def]
+        self.asked.append(question)
+        chance = self.random.random()
+        if chance < 0.02:
+            raise BrokenAnswer("failed to parse tool call")
+        if chance < 0.04:
+            raise ContextOverflow("too long", prompt_tokens=9000, context_tokens=8192)
+        answer = self.native_calls() if self.native and self.random.random() < 0.6 else self.words()
+        usage = Usage(prompt=1000 + 50 * len(self.asked), completion=self.random.randint(1, 200), seconds=0.1)
+        return answer.model_copy(update={"usage": usage})
+
+    def call(self) -> tuple[str, str]:
+        name, arguments = self.random.choice(GOOD)
+        if self.random.random() < 0.03:
+            name, arguments = "finish", report()
+        return name, self.broken(json.dumps(arguments))
+
+    def broken(self, text: str) -> str:
+        """Often as it was, else cut, quoted wrongly, fenced, doubled, with chatter behind it or turned round."""
+        ways = (
+            text, text, text, text[: self.random.randint(0, len(text))], text.replace('"', "'"), f"```json\n{text}\n```",
+            json.dumps(text), text + " and so on", text[:-1] + ",}", "[" + text + "]", text * 2, text[::-1], "", "{}",
+        )  # fmt: skip
+        return self.random.choice(ways)
+
+    def native_calls(self) -> Answer:
+        made = [self.call() for _ in range(self.random.choice((1, 1, 1, 2, 3, 12)))]
+        calls = tuple(
+            ToolCall(id=self.random.choice(("", "x", "call_1", str(at))), name=self.mangled(name), arguments=arguments)
+            for at, (name, arguments) in enumerate(made)
+        )
+        end = self.random.choice((AnswerEnd.CALLS, AnswerEnd.CALLS, AnswerEnd.STOP, AnswerEnd.LENGTH))
+        return Answer(text=self.random.choice(NOISE), calls=calls, end=end)
+
+    def mangled(self, name: str) -> str:
+        return (
+            name
+            if self.random.random() < 0.9
+            else self.random.choice(("", name.upper(), f"functions.{name}", "a b", "💥"))
+        )
+
+    def words(self) -> Answer:
+        name, arguments = self.call()
+        tagged = json.dumps({"name": name})[:-1] + f', "arguments": {arguments}}}'
+        forms = (
+            f"```call\n{name}\n{arguments}\n```",
+            f"<tool_call>{tagged}</tool_call>",
+            f"<function={name}><parameter=command>ls</parameter></function>",
+            self.random.choice(NOISE), self.random.choice(NOISE),
+        )  # fmt: skip
+        text = "\n".join([self.random.choice(NOISE), self.random.choice(forms), self.random.choice(NOISE)])
+        end = self.random.choice((AnswerEnd.STOP, AnswerEnd.STOP, AnswerEnd.STOP, AnswerEnd.LENGTH, AnswerEnd.LOOP))
+        return Answer(text=text, thought=self.random.choice(("", "Hm.")), end=end)
+
+
+@pytest.fixture(scope="module")
+def turns() -> Counter[str]:
+    return Counter()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nonsense_comes_to_an_end_and_every_turn_is_accounted_for(seed: int, turns: Counter[str]) -> None:
+    model = Nonsense(seed, native_tools=seed % 2 == 0)
+    number = iter(range(10_000))
+    hand = Hand(says=lambda command: Ran(exit=seed % 3, head=f"{command} {next(number)}\n" * 20))
+    focus = list(builtin().values())[seed % 7]
+    played = play(model, focus=focus, hand=hand)
+    result = played.result
+    answers = [entry for entry in played.entries if entry.kind is EntryKind.ASKED]
+    assert result.turns <= focus.budget.turns and len(model.asked) <= 2 * focus.budget.turns
+    assert result.usage.completion == sum(entry.answer.usage.completion for entry in answers if entry.answer)
+    assert (result.state is FocusState.FINISHED) <= (result.report is not None)
+    assert len(result.candidates) == len(played.kept) <= focus.budget.findings
+    for question in model.asked:
+        well_formed(question)
+    turns["turns"] += result.turns
+    turns[str(result.state)] += 1
+
+
+def well_formed(question: Question) -> None:
+    waiting: list[str] = []
+    before = None
+    for message in question.messages:
+        message.model_dump_json()  # no half character in anything that is sent
+        if message.role is Role.TOOL:
+            assert message.call_id == waiting.pop(0)
+        else:
+            assert not waiting, "a call was left without its result"
+            assert before is not message.role or message.role is Role.SYSTEM, "neighbours of one role are joined"
+        waiting += [call.id for call in message.calls]
+        for call in message.calls:
+            assert isinstance(json.loads(call.arguments), dict) and question.tools
+        assert message.text or message.calls
+        before = message.role
+    assert not waiting
+
+
+def test_that_were_over_a_thousand_turns_and_no_end_is_missing_among_them(turns: Counter[str]) -> None:
+    assert turns["turns"] > 1000, dict(turns)
+    assert turns[FocusState.STUCK] + turns[FocusState.PRODUCED_NOTHING] > 5 and turns[FocusState.FINISHED] > 0
