@@ -51,7 +51,7 @@ def run(mirrors: Path, keep: Path, *, only: tuple[str, ...] = (), again: bool = 
 def read_judged() -> dict[str, list[dict[str, Any]]]:
     """The repos, what was judged of their findings, and what was mended on the way; by hand, in TOML."""
     said = tomllib.loads(JUDGED.read_text(encoding="utf-8"))
-    return {key: list(said.get(key, ())) for key in ("repo", "judged", "mended")}
+    return {key: list(said.get(key, ())) for key in ("repo", "judged", "mended", "left_out")}
 
 
 def read_summary() -> list[dict[str, Any]]:

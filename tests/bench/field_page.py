@@ -39,6 +39,7 @@ def page() -> str:
         *gone(summaries, known),
         *mended(known),
         *unable(summaries),
+        *left_out(known),
     ]
     return "\n".join(parts)
 
@@ -137,6 +138,13 @@ def unable(summaries: list[dict[str, Any]]) -> Iterator[str]:
                 reasons.setdefault(probe["reason"].removeprefix(NOT_INSTALLED), []).append(name)
         yield from (f"| {one['repo']} | {', '.join(names)} | {cell(reason)} |" for reason, names in reasons.items())
     yield ""
+
+
+def left_out(known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
+    if known["left_out"]:
+        yield "## Left out\n"
+        yield from (f"* {one['repo']}: {one['why']}" for one in known["left_out"])
+        yield ""
 
 
 def cell(text: str) -> str:
