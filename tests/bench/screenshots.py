@@ -67,7 +67,7 @@ PICTURES = (
     ("running", "light", 900),
     ("home", "dark", 900),
     ("home", "light", 900),
-    ("repo", "dark", 1150),
+    ("repo", "dark", 1060),
     ("finding", "dark", 1000),
     ("rounds", "light", 900),
     ("compare", "light", 900),
@@ -198,7 +198,8 @@ def file_findings(db: Session, nights: list[Review]) -> UUID:
             make_sighting(db, review, finding, candidate=candidate, lifecycle=past(review, first, lifecycle, before))
         ran = Ran(exit=1, seconds=0.31, head=candidate.reproduction.observed + "\n" if candidate.reproduction else "")
         state = VerificationState.NOT_REPRODUCED if lifecycle is Lifecycle.FIXED else VerificationState.CONFIRMED
-        verification = make_verification(state, runs=(ran,) * 2)
+        controls = (Ran(exit=0, seconds=0.28),) * 2
+        verification = make_verification(state, runs=(ran,) * 2, controls=controls)
         make_sighting(db, done, finding, candidate=candidate, lifecycle=lifecycle, verification=verification)
         finding.state = FindingState.FIXED if lifecycle is Lifecycle.FIXED else FindingState.OPEN
         shown = shown or finding.id
