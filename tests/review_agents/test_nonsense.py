@@ -69,8 +69,9 @@ class Nonsense(ScriptedModel):
     def broken(self, text: str) -> str:
         """Often as it was, else cut, quoted wrongly, fenced, doubled, with chatter behind it or turned round."""
         ways = (
-            text, text, text, text[: self.random.randint(0, len(text))], text.replace('"', "'"), f"```json\n{text}\n```",
-            json.dumps(text), text + " and so on", text[:-1] + ",}", "[" + text + "]", text * 2, text[::-1], "", "{}",
+            text, text, text, text[: self.random.randint(0, len(text))],
+            text.replace('"', "'"), f"```json\n{text}\n```",
+            json.dumps(text), text + " and so on", text[:-1] + ",}", f"[{text}]", text * 2, text[::-1], "", "{}",
         )  # fmt: skip
         return self.random.choice(ways)
 

@@ -103,11 +103,11 @@ def test_the_form_lists_the_focuses_with_what_they_look_at(client: TestClient) -
     assert builtin()["newcomer"].summary in html and "newcomer, correctness" in html
 
 
-@pytest.mark.parametrize("path", ["transcript"])
-def test_a_step_that_is_no_focus_has_no_conversation(
-    shop: Workshop, client: TestClient, review_id: UUID, path: str
-) -> None:
-    assert client.get(f"/steps/{step_id(shop, review_id, 'merge')}/{path}").status_code == 404
+def test_a_step_that_is_no_focus_has_no_conversation(shop: Workshop, client: TestClient, review_id: UUID) -> None:
+    merge, focus = (step_id(shop, review_id, name) for name in ("merge", "focus:newcomer"))
+    assert client.get(f"/steps/{merge}/transcript").status_code == 404
+    assert "/transcript" not in client.get(f"/steps/{merge}").text
+    assert f"/steps/{focus}/transcript" in client.get(f"/steps/{focus}").text
 
 
 def test_tokens_of_each_answer_stand_beside_it(sessions: Sessions, tmp_path: Path) -> None:
