@@ -20,7 +20,7 @@ from inference_node.kernels.plain import paged_attention
 from inference_node.kernels.plain.accept import Field
 from inference_node.kernels.plain.head import chosen
 from inference_node.kernels.plain.kv_write import rope_table
-from inference_node.kernels.plain.linear import ROWS
+from inference_node.kernels.plain.linear import ROWS, Feed, feed
 from inference_node.kernels.plain.packed import Weight
 from inference_node.models.draft_config import DraftConfig
 from inference_node.models.draft_weights import LoadedDrafter
@@ -137,6 +137,10 @@ class BlockDrafter:
         self.projected = room(c.block, (c.heads + 2 * c.kv_heads) * c.head_dim)
         self.queries, self.read = (room(c.block, c.heads, c.head_dim) for _ in range(2))
         self.middle = room(c.block, c.intermediate)
+        # Each norm is fed by the layer before it: two a layer and the last, in one room.
+        norms = [norm for layer in weights.layers for norm in (layer.norm, layer.mlp_norm)] + [weights.norm]
+        ahead = feed(c.block, norms[0], dtype)
+        self.fed = [Feed(norm, ahead.scaled, ahead.squares) for norm in norms]
         self.chosen = chosen(self.head.shape[0], device)
         self.split_room = None if parts.plain else paged_attention.parts(bounds, c.block, c.heads, c.head_dim)
 
@@ -150,9 +154,10 @@ class BlockDrafter:
         p, c, w = self.parts, self.config, self.weights
         start = s.at(Field.START)
         rows = (s.at(Field.VALID) > 0).to(torch.int32) * c.block
-        p.embed(s.block, self.embedding, self.x, valid=rows)
+        ahead = self.fed[0]
+        p.embed(s.block, self.embedding, self.x, valid=rows, feed=ahead)
         for index, layer in enumerate(w.layers):
-            p.linear(self.x, layer.enter, rows, self.projected, norm=layer.norm, eps=c.eps)
+            p.linear(ahead.scaled, layer.enter, rows, self.projected, squares=ahead.squares, eps=c.eps)
             q, k, v = self.projected.split([c.heads * c.head_dim, *[c.kv_heads * c.head_dim] * 2], dim=-1)
             q, k, v = (part.unflatten(-1, (-1, c.head_dim)) for part in (q, k, v))
             keys, values = cache(table.pages, POOL, index)
@@ -164,13 +169,14 @@ class BlockDrafter:
                 self.queries, keys, values, table.device, start, rows, self.bounds, self.split_room, self.read,
                 scale=c.head_dim**-0.5, causal=layer.causal, window=layer.window,
             )  # fmt: skip
-            p.linear(self.read.view(c.block, -1), layer.out, rows, self.x, residual=self.x)
-            p.linear(self.x, layer.up, rows, self.middle, norm=layer.mlp_norm, eps=c.eps, swiglu=True)
-            p.linear(self.middle, layer.down, rows, self.x, residual=self.x)
+            mlp, following = self.fed[2 * index + 1], self.fed[2 * index + 2]
+            p.linear(self.read.view(c.block, -1), layer.out, rows, self.x, residual=self.x, feed=mlp)
+            p.linear(mlp.scaled, layer.up, rows, self.middle, squares=mlp.squares, eps=c.eps, swiglu=True)
+            p.linear(self.middle, layer.down, rows, self.x, residual=self.x, feed=following)
         heat = sampling.temperature if own_noise and w.head is None else sampling.cold
         p.head(
-            self.x, self.head, rows, heat, sampling.seed, s.positions, self.chosen, norm=w.norm, eps=c.eps,
-            known=self.known,
+            ahead.scaled, self.head, rows, heat, sampling.seed, s.positions, self.chosen, squares=ahead.squares,
+            eps=c.eps, known=self.known,
         )  # fmt: skip
         drafts = self.chosen.choice[1 : c.block]
         if w.head_ids is not None:
