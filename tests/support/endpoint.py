@@ -88,6 +88,10 @@ class Endpoint:
         self._server.shutdown()
         self._server.server_close()
 
+    def give(self, answers: Sequence[Reply]) -> None:
+        """From now on these."""
+        self._server.answers = list(answers)
+
     @property
     def bodies(self) -> list[dict[str, Any]]:
         return self._server.bodies

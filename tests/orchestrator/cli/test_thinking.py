@@ -90,3 +90,46 @@ def test_a_focus_or_a_recording_that_does_not_exist_is_wrong_use(embedded: Servi
     assert wrong.returncode == 2 and "There is no focus “beauty”" in wrong.stderr
     missing = thinks(embedded, "--node", f"recording:{tmp_path / 'none.json'}")
     assert missing.returncode == 2 and "cannot be played" in missing.stderr and "Traceback" not in missing.stderr
+
+
+ESCAPES = {
+    "the environment": "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n' | grep -ai secret; echo looked",
+    "the node": 'python3 -c \'import socket; socket.create_connection(("127.0.0.1", PORT), 3); print("rea" + "ched")\'',
+    "the world": 'python3 -c \'import socket; socket.create_connection(("1.1.1.1", 53), 3); print("rea" + "ched")\'',
+    "names": 'python3 -c \'import socket; print(socket.getaddrinfo("example.org", 80)); print("rea" + "ched")\'',
+    "the host's files": "cat /etc/shadow DATA/lamplighter.sqlite3 && echo reached",
+    "the base copy": "echo x > /base/repo/README.md && echo reached",
+    "root": "id -u; su -c id 2>&1; unshare -Ur id 2>&1; mount -t tmpfs x /mnt && echo reached",
+    "many processes": "for n in $(seq 700); do sleep 30 & done 2>/dev/null; echo started",
+    "the clock": "sleep 300",
+    "everybody": "kill -9 -1; echo killed",
+    "much output": "yes spam | head -c 3000000",
+}
+
+
+def test_an_agent_that_tries_to_get_out_of_its_box_does_not(embedded: Service) -> None:
+    with Endpoint(answers()) as endpoint:
+        port = endpoint.url.rpartition(":")[2].removesuffix("/v1")
+        tried = [
+            tool_call(
+                "run",
+                {
+                    "command": command.replace("PORT", port).replace("DATA", str(embedded.settings.data)),
+                    "timeout_s": 8 if what != "the clock" else 1,
+                },
+            )
+            for what, command in ESCAPES.items()
+        ]
+        endpoint.give([answers()[0], *tried, tool_call("finish", REPORT)])
+        done = thinks(embedded, "--node", endpoint.url, "--model", "m", "--format", "json", OPERATOR_SECRET="s3cret")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tokens"]["by_focus"]["correctness"]["state"] == "finished", done.stderr
+    results = [message["content"] for message in endpoint.bodies[-1]["messages"] if message["role"] == "tool"]
+    assert len(results) == len(ESCAPES)
+    for what, result in zip(ESCAPES, results, strict=True):
+        assert "reached" not in result, what
+        assert "s3cret" not in result and "root:" not in result, what
+        assert len(result) < 11_000, what
+    assert "uid=0" not in results[6] and results[6].splitlines()[2] != "0"
+    assert results[8].startswith("Timed out after 1 s")
+    assert embedded.boxes() == [], "nothing is left of it"
