@@ -163,12 +163,12 @@ class Runner:
             "draft": self._draft,
             "verify": self._verify,
             "logits": lambda: self.model.logits(self.shared),
-            "choose": lambda: self._choose_and_settle(filtered=False),
-            "choose long": lambda: self._choose_and_settle(filtered=True),
-            "cycle": lambda: self._whole(draft=True, filtered=False),
-            "cycle long": lambda: self._whole(draft=True, filtered=True),
-            "plain": lambda: self._whole(draft=False, filtered=False),
-            "plain long": lambda: self._whole(draft=False, filtered=True),
+            "choose": lambda: self._choose_and_settle(long=False),
+            "long choose": lambda: self._choose_and_settle(long=True),
+            "cycle": lambda: self._whole(draft=True, long=False),
+            "long cycle": lambda: self._whole(draft=True, long=True),
+            "plain": lambda: self._whole(draft=False, long=False),
+            "long plain": lambda: self._whole(draft=False, long=True),
         }
 
     # The sequence.
@@ -197,9 +197,9 @@ class Runner:
         """Lay out the first block. Rows left to fold stay so."""
         if len(stop_ids) > MOST_STOPS:
             raise NodeError(f"{len(stop_ids)} ids that end the text; the fast engine knows {MOST_STOPS}.")
-        self._prepare(drafts=width > 1 and not host, filtered=filtered, constrained=constrained)
         s = self.shared
-        self.filters.set(sampling, prompt, output)
+        self.filters.set(sampling, prompt, output, constrained=constrained)
+        self._prepare(drafts=width > 1 and not host, filtered=filtered, constrained=constrained)
         self.model.sample(sampling)
         s.allowed.fill_(-1)
         s.stops.fill_(-1)
@@ -265,10 +265,10 @@ class Runner:
         self._keep_rows(start, kept)
         return self.shared.logits[: len(tokens)]
 
-    def begin_pass(self, *, start: int, valid: int, fold: int) -> None:
+    def begin_pass(self, *, start: int, valid: int, fold: int, tokens: Sequence[int] = ()) -> None:
         """Lay out passes without end, for benches: nothing stops them and their texts mean nothing."""
         self.shared.stops.fill_(-1)
-        self._lay_out([0] * self.block, start)
+        self._lay_out(tokens or [0] * self.block, start)
         self._tell({
             Field.VALID: valid, Field.FOLD: fold, Field.BUDGET: 1 << 30, Field.WIDTH: max(1, valid), Field.ENDED: 0,
             Field.CYCLE: 0,
@@ -320,29 +320,29 @@ class Runner:
         row = self.launches % CYCLES
         self.launches += 1
         own = draft and drafts is None and self.drafter is not None
-        long = " long" if filtered else ""
+        long = "long " if filtered else ""
         error = None
         if drafts is not None:
             self._put_drafts(drafts)
         if constraint is None:
-            self._run(f"cycle{long}" if own else f"plain{long}")
+            self._run(f"{long}cycle" if own else f"{long}plain")
         else:
             if own:
                 self._run("draft")
             asked = _to_host(torch.cat([self.shared.at(Field.VALID), self.shared.block[1:]]))
             self._run("verify")
             error = self._mask(constraint, asked)
-            self._run(f"choose{long}")
+            self._run(f"{long}choose")
         self.slot, self.pending = 1 - self.slot, self.recurrent.rollback != "replay"
         launched = self._told(row, timer, logprobs)
         launched.error = error
         return launched
 
-    def _whole(self, *, draft: bool, filtered: bool) -> None:
+    def _whole(self, *, draft: bool, long: bool) -> None:
         if draft:
             self._draft()
         self._verify()
-        self._choose_and_settle(filtered=filtered)
+        self._choose_and_settle(long=long)
 
     def _draft(self) -> None:
         """Fill the block's masks, and say how many of them are verified."""
@@ -359,16 +359,16 @@ class Runner:
         if self.drafter is not None:
             self.drafter.absorb(taps, s.at(Field.START), s.at(Field.VALID), self.table)
 
-    def _choose_and_settle(self, *, filtered: bool) -> None:
+    def _choose_and_settle(self, *, long: bool) -> None:
         s = self.shared
-        if filtered:
+        if long:
             self._choose_long()
         else:
             self.model.choose(s)
         self.parts.accept(
             s.block, s.choices, s.stops, s.control, s.positions, s.record, self.mask, s.imposed
         )  # fmt: skip
-        if filtered:
+        if long and "penalties" in self.filters.flags:
             self.filters.record(s.choices.clamp(min=0).to(torch.int64), s.control[Field.FOLD])
         self._teach_width()
         if self.recurrent.rollback == "replay":
@@ -412,21 +412,25 @@ class Runner:
 
     def _prepare(self, *, drafts: bool, filtered: bool, constrained: bool) -> None:
         """Capture what this generation will replay. Warm runs are passes without rows, an even number of them."""
-        long = " long" if filtered else ""
+        long = "long " if filtered else ""
         own = drafts and self.drafter is not None
         if constrained:
-            names = (*(("draft",) if own else ()), "verify", f"choose{long}", f"plain{long}")
+            names = (*(("draft",) if own else ()), "verify", f"{long}choose", f"{long}plain")
         else:
-            names = (f"cycle{long}",) if own else (f"plain{long}",)
-        if not self.graphs.missing(names):
+            names = (f"{long}cycle",) if own else (f"{long}plain",)
+        if not self.graphs.missing(tuple(map(self._graph, names))):
             return
         self.settle()
         self._tell({Field.VALID: 0, Field.BUDGET: 0})
         for name in names:
-            self.graphs.capture(name, self.pieces[name])
+            self.graphs.capture(self._graph(name), self.pieces[name])
 
     def _run(self, name: str) -> None:
-        self.graphs.run(name, self.pieces[name])
+        self.graphs.run(self._graph(name), self.pieces[name])
+
+    def _graph(self, piece: str) -> str:
+        """The long way's graphs differ by what the request asks for."""
+        return piece if not piece.startswith("long") else " ".join((piece, *self.filters.flags))
 
     def _tell(self, values: dict[Field, int]) -> None:
         for place, value in values.items():

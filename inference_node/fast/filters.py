@@ -5,8 +5,10 @@ noise; ids with equal scores are kept or dropped together; the final tie goes to
 row of the block, valid or not, and each row is summed for itself, so a row's choice does not depend on the row count or
 on its neighbours. Everything a request can set is a tensor, so that one captured graph serves every request.
 
-A filter is a cut-off: the lowest score that stays. It is found by halving between the smallest and the largest float,
-since what lies above a score shrinks as the score grows: 32 looks at the rows, no sort, and no order of ties.
+A filter is a cut-off: the lowest score that stays. With a small top-k, the usual case, it is found among the best few
+ids and one count of ties. Without, by halving between the smallest and the largest float, since what lies above a score
+shrinks as the score grows: 33 looks at the rows, no sort, and no order of ties. What a request does not ask for is left
+out: `flags` names what it does, and a graph belongs to a set of flags.
 
 Checked by: tests/inference_node/fast/test_filters.py, against Chooser.
 """
@@ -21,7 +23,10 @@ from inference_node.models.errors import NodeError
 from inference_node.speculate.choose import FORBIDDEN_BIAS
 from inference_node.speculate.seam import Sampling
 
-LOWEST, HIGHEST = -(2**31) + 1, 2**31 - 1
+LOWEST = -(2**31) + 1
+FEW = 256
+"""A top-k up to this is looked for among this many best ids."""
+
 WORD = 32
 
 Total = Callable[[torch.Tensor], torch.Tensor]
@@ -34,6 +39,7 @@ class Filters:
         """ids: how many can be chosen. holes: bool [ids], true for those that no tokenizer entry has."""
         self.ids = ids
         self.holes = holes
+        self.flags: tuple[str, ...] = ()
         one = torch.ones((), device=device)
         self.temperature, self.top_p, self.repetition = one.clone(), one.clone(), one.clone()
         self.min_p, self.presence, self.frequency = one.clone(), one.clone(), one.clone()
@@ -53,8 +59,20 @@ class Filters:
             or (not sampling.greedy and (sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0))
         )
 
-    def set(self, sampling: Sampling, prompt: Sequence[int], output: Sequence[int]) -> None:
+    def set(
+        self, sampling: Sampling, prompt: Sequence[int], output: Sequence[int], *, constrained: bool = True
+    ) -> None:
         """Make ready for a generation."""
+        penalised = (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) != (1, 0, 0)
+        filtered = not sampling.greedy and (sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0)
+        asked = {
+            "bias": bool(sampling.logit_bias) or self.holes is not None,
+            "penalties": penalised,
+            "grammar": constrained,
+            "few": filtered and 0 < sampling.top_k <= min(FEW, self.ids),
+            "many": filtered and not 0 < sampling.top_k <= min(FEW, self.ids),
+        }
+        self.flags = tuple(name for name, yes in asked.items() if yes)
         self.temperature.fill_(sampling.temperature)
         self.top_k.fill_(sampling.top_k)
         self.top_p.fill_(sampling.top_p)
@@ -88,32 +106,54 @@ class Filters:
         logits [rows, ids] fp32. drafts [rows - 1]: row j stands after the first j of them. allowed: packed bits, int32
         [rows, ceil(ids / 32) or more].
         """
+        if "bias" in self.flags:
+            logits = logits + self.bias
+        if "penalties" in self.flags:
+            logits = self._penalise(logits, drafts.clamp(0, self.ids - 1))  # masks that stand there count for no row
+        if "grammar" in self.flags:
+            logits = logits.masked_fill(~unpack(allowed, self.ids), -torch.inf)
+        return logits
+
+    def cut(self, scores: torch.Tensor) -> torch.Tensor:
+        """[rows]: the lowest score / temperature that stays."""
+        if "few" in self.flags:
+            return self._cut_of_few(scores / self.temperature)
+        if "many" in self.flags:
+            return self._cut_of_many(scores / self.temperature)
+        return torch.full_like(scores[:, 0], -torch.inf)
+
+    def _penalise(self, logits: torch.Tensor, drafts: torch.Tensor) -> torch.Tensor:
         rows = logits.shape[0]
-        logits = logits + self.bias
-        drafts = drafts.clamp(0, self.ids - 1)  # a mask that stands there counts for no valid row
         before = torch.ones(rows, rows - 1, device=logits.device).tril(-1)
         counts = self.said.expand(rows, -1).scatter_add(1, drafts.expand(rows, -1), before)
         said = counts > 0
         repeated = torch.where(logits > 0, logits / self.repetition, logits * self.repetition)
         logits = torch.where(self.in_prompt | said, repeated, logits)
-        logits = logits - said.to(torch.float32) * self.presence - counts * self.frequency
-        return logits.masked_fill(~unpack(allowed, self.ids), -torch.inf)
+        return logits - said.to(torch.float32) * self.presence - counts * self.frequency
 
-    def cut(self, scores: torch.Tensor) -> torch.Tensor:
-        """[rows]: the lowest score / temperature that stays. Nothing is cut from a greedy request."""
-        scaled = scores / torch.where(self.temperature == 0.0, 1.0, self.temperature)
+    def _cut_of_few(self, scaled: torch.Tensor) -> torch.Tensor:
+        """Among the best few: the top-k-th of them, and how many more ids are equal to it."""
+        values = torch.topk(scaled, min(FEW, self.ids), dim=-1).values
+        place = torch.arange(values.shape[1], device=values.device)
+        last = values.gather(1, (self.top_k - 1).expand(values.shape[0], 1))
+        best = values[:, :1]
+        ties = (scaled >= last).sum(-1, keepdim=True) - self.top_k
+        mass = torch.where(place < self.top_k, (values - best).exp(), 0.0)
+        whole = mass.sum(-1, keepdim=True) + ties * (last - best).exp()
+        inside = (mass.cumsum(-1) - mass < self.top_p * whole) | (self.top_p >= 1.0)
+        lowest = torch.where(inside & (place < self.top_k), values, torch.inf).amin(-1)
+        return torch.maximum(torch.maximum(lowest, last[:, 0]), best[:, 0] + self.min_p.log())
+
+    def _cut_of_many(self, scaled: torch.Tensor) -> torch.Tensor:
         order = _ordered(scaled)
         best = scaled.amax(-1, keepdim=True)
-        many = torch.where((self.top_k == 0) | (self.temperature == 0.0), self.ids, self.top_k)
-        by_count = _lowest(order, lambda above: above.sum(-1), many)
+        by_count = _lowest(order, lambda above: above.sum(-1), torch.where(self.top_k == 0, self.ids, self.top_k))
         mass = torch.where(order >= by_count[:, None], (scaled - best).exp(), 0.0)
-        whole = mass.sum(-1)
-        most = torch.where((self.top_p >= 1.0) | (self.temperature == 0.0), torch.inf, self.top_p * whole)
+        most = torch.where(self.top_p >= 1.0, torch.inf, self.top_p * mass.sum(-1))
         by_mass = _lowest(order, lambda above: torch.where(above, mass, 0.0).sum(-1), most)
-        floor = best[:, 0] + torch.where(self.temperature == 0.0, 0.0, self.min_p).log()
         kept = torch.maximum(by_count, by_mass)
         lowest = torch.where(order >= kept[:, None], scaled, torch.inf).amin(-1)
-        return torch.maximum(lowest, floor)
+        return torch.maximum(lowest, best[:, 0] + self.min_p.log())
 
 
 def unpack(words: torch.Tensor, ids: int) -> torch.Tensor:

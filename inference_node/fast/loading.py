@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from inference_node.fast import drafter as drafters
-from inference_node.fast import reading
+from inference_node.fast import packing, reading
 from inference_node.fast import weights as fast_weights
 from inference_node.fast import width as widths
 from inference_node.fast.cycle import Runner
 from inference_node.fast.drafter import BlockDrafter
 from inference_node.fast.forward import Model
+from inference_node.fast.measure import costs
 from inference_node.fast.memory import CacheShape, Pages, Table
 from inference_node.fast.parts import Parts
 from inference_node.fast.sizes import NotForFast, Sizes, sizes
@@ -75,12 +77,14 @@ def load_fast(
     prefix_bytes: int = 1 << 30,
     own_noise: bool = True,
     graphs: bool = True,
+    cache: Path | None = None,
     told: Told = untold,
 ) -> FastLoaded:
     """Load a model with a drafter: the name of one, or none, or ngram.
 
     weights: as for the reference, or int8 or mxfp4, which lose bits. prefix_bytes: of cache pages that states kept
-    between turns may hold beside the live sequence. Raises NotForFast where the reference could serve, else NodeError.
+    between turns may hold beside the live sequence. cache: folder of packed weights, by default the user's.
+    Raises NotForFast where the reference could serve, else NodeError.
     """
     kind = weights if weights in LOSSY else "bf16"
     dtype = torch.bfloat16 if weights in LOSSY else DTYPES.get(SHORT.get(weights, weights))
@@ -105,7 +109,7 @@ def load_fast(
     rows = block or (loaded.config.block if loaded is not None else DEFAULT_BLOCK)
     if loaded is not None and rows != loaded.config.block:
         raise NodeError(f"block={rows}; the drafter's is {loaded.config.block}, and it is trained for that.")
-    made = fast_weights.load(shape, reading.stored(files), files.name, dtype, where, kind, told)
+    made = _weights(shape, files, dtype, where, kind, cache or packing.default_folder(), told)
     facts = TargetFacts(
         name=files.name,
         family=config.model_type,
@@ -128,6 +132,16 @@ def load_fast(
     )  # fmt: skip
     if draft == "ngram":
         target.host_drafter = NgramDrafter(rows)
+    if width == "adaptive":
+        told("measuring the cost of rows", 0.0)
+        curve = costs(target.runner)
+        target.runner.width.measured(curve)
+        log.info(
+            "a verify takes %s ms by rows, a draft %.2f ms",
+            [round(1e3 * s, 2) for s in curve.verify],
+            1e3 * curve.draft,
+        )
+        target.reset()
     told("ready", 1.0)
     return FastLoaded(target, files)
 
@@ -178,6 +192,22 @@ def assemble(
         if own is not None and own.weights.head is None:
             own.known = runner.shared.known
         return FastTarget(runner, facts)
+
+
+def _weights(
+    shape: Sizes, files: ModelFiles, dtype: torch.dtype, device: torch.device, kind: str, cache: Path, told: Told
+) -> Weights:
+    """From the model's files; packed ones from where they were kept, once they were."""
+    where = reading.stored(files)
+    if kind == "bf16":
+        return fast_weights.load(shape, where, files.name, dtype, device, kind, told)
+    folder = packing.folder_for(cache, where, kind)
+    if packing.find(folder):
+        return packing.read(folder, shape.layers, fast_weights.load_embedding(shape, where, dtype, device), kind, told)
+    log.warning("%s weights lose bits: texts are not those of the model as published", kind)
+    made = fast_weights.load(shape, where, files.name, dtype, device, kind, told)
+    packing.write(folder, made, told)
+    return made
 
 
 def rope_of(config: Any, device: torch.device, where: str) -> Rope:

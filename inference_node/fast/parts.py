@@ -12,7 +12,7 @@ import torch
 
 from inference_node.speculate.seam import CHUNK
 
-SEGMENT = 1024
+SEGMENT = 4096
 """Prompt rows of one prefill on an accelerator. Any multiple of CHUNK gives the same bits."""
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import queue
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +59,7 @@ def stored(files: ModelFiles) -> dict[str, Stored]:
     """Every tensor of a model directory. Raises BadModel."""
     found: dict[str, Stored] = {}
     for name in SafetensorFiles(files.folder).files():
-        found |= _header(files.folder / name)
+        found |= header(files.folder / name)
     return found
 
 
@@ -155,11 +155,12 @@ def _fill(file: int, piece: _Piece, buffer: torch.Tensor) -> None:
         done += got
 
 
-def _header(path: Path) -> Iterable[tuple[str, Stored]]:
-    """safetensors: eight bytes of length, a JSON object, the data."""
+def header(path: Path) -> dict[str, Stored]:
+    """What a file says is in it: eight bytes of length, a JSON object, the data."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         described = json.loads(file.read(length))
+    found = {}
     for name, entry in described.items():
         if name == "__metadata__":
             continue
@@ -169,4 +170,5 @@ def _header(path: Path) -> Iterable[tuple[str, Stored]]:
             raise BadModel(
                 path, f'the type of tensor "{name}"', found=entry["dtype"], expected=f"one of {sorted(KINDS)}"
             )
-        yield name, Stored(path, kind, tuple(entry["shape"]), 8 + length + first, end - first)
+        found[name] = Stored(path, kind, tuple(entry["shape"]), 8 + length + first, end - first)
+    return found

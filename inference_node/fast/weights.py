@@ -277,6 +277,13 @@ def load(
     return Weights(embedding, top, norm, mixers, mlps, kind)
 
 
+def load_embedding(sizes: Sizes, where: Mapping[str, Stored], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The embedding alone: it is never packed."""
+    embedding = torch.empty(sizes.vocab, sizes.hidden, dtype=dtype, device=device)
+    reading.read({_text_names(where)["embed_tokens.weight"]: embedding}, where)
+    return embedding
+
+
 def _pack(weight: Weight, pack: Callable[[torch.Tensor], Weight]) -> Weight:
     """Stacks go one matrix at a time, because the fp32 copy on the way is twice the size."""
     if weight.data.dim() == 2:

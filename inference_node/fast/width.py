@@ -63,6 +63,7 @@ class Width:
         self.places = torch.arange(block - 1, device=device)
         self.measured(Costs.by_bytes(block, per_row=0.15))
 
+    @torch.inference_mode()
     def measured(self, costs: Costs) -> None:
         """From now on with these costs. The running speed starts anew: it was counted in the old ones."""
         self.costs.copy_(torch.tensor(costs.cycles(drafts=True)))

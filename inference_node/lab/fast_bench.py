@@ -140,7 +140,7 @@ def _bits(bench: Bench) -> None:
             at += kept
     bench.tell(bit_positions=positions, bit_mismatches=mismatches)
     text_tokens = wrong = 0
-    target = bench.live
+    target = _like(bench, "fold")
     for sampling in (
         Sampling(),
         Sampling(temperature=1.0, seed=4),
@@ -171,19 +171,21 @@ def _verify(bench: Bench) -> None:
             seconds = _passes(bench, rows)
             bench.tell(**{f"verify_rows_{rows}_ms": 1e3 * seconds, f"woken_rows_{rows}": _woken(bench)})
     impose(bench, 16, 47)
+    replay = _captured(bench, "verify")
     runner.begin_pass(start=bench.start, valid=runner.block, fold=0)
-    none = timed(bench, _captured(bench, "verify"), bench.repeat)
+    none = timed(bench, replay, bench.repeat)
     runner.begin_pass(start=bench.start, valid=runner.block, fold=min(5, runner.block))
-    some = timed(bench, _captured(bench, "verify"), bench.repeat)
+    some = timed(bench, replay, bench.repeat)
     bench.tell(fold_share=(some - none) / none, verify_unfolded_ms=1e3 * none)
 
 
 def _draft(bench: Bench) -> None:
     for context in bench.contexts:
         _stand_at(bench, context)
+        replay = _captured(bench, "draft")
         bench.runner.begin_pass(start=bench.start, valid=bench.runner.block, fold=0)
         end = "" if context == bench.contexts[0] else f"_{context // 1024}k"
-        bench.tell(**{f"draft_ms{end}": 1e3 * timed(bench, _captured(bench, "draft"), bench.repeat)})
+        bench.tell(**{f"draft_ms{end}": 1e3 * timed(bench, replay, bench.repeat)})
 
 
 def _gaps(bench: Bench) -> None:
@@ -194,25 +196,33 @@ def _gaps(bench: Bench) -> None:
     replay = _captured(bench, "cycle")
     bench.runner.begin_pass(start=bench.start, valid=bench.runner.block, fold=0)
     wall = timed(bench, replay, bench.repeat)
+    kernels, count = _profiled(replay)
+    busy = sum(kernels.values()) / 1e6
+    bench.tell(cycle_ms=1e3 * wall, kernels_per_cycle=count, busy_ms=1e3 * busy, gap_share=1 - busy / wall)
+    bench.runner.end_passes()
+    impose(bench, 1, 8)
+    replay = _captured(bench, "plain")
+    bench.runner.begin_pass(start=bench.start, valid=1, fold=0)
+    print("  decode:")
+    _profiled(replay)
+    bench.runner.end_passes()
+
+
+def _profiled(work: Callable[[], Any], count: int = 10) -> tuple[dict[str, float], float]:
+    """Microseconds by kernel name of one run, and how many kernels it has. Prints the longest."""
     from torch.profiler import ProfilerActivity, profile
 
-    count = 10
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for _ in range(count):
-            replay()
+            work()
         torch.cuda.synchronize()
-    kernels = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
-    busy = sum(event.device_time_total for event in kernels) / 1e6 / count
-    bench.tell(
-        cycle_ms=1e3 * wall, kernels_per_cycle=len(kernels) / count, busy_ms=1e3 * busy, gap_share=1 - busy / wall
-    )
-    by_name: dict[str, list[float]] = {}
-    for event in kernels:
-        by_name.setdefault(event.name[:60], []).append(event.device_time_total)
-    for name, times in sorted(by_name.items(), key=lambda item: -sum(item[1]))[:28]:
-        print(
-            f"  {sum(times) / count:9.1f} us a cycle {len(times) / count:6.1f} x {statistics.median(times):7.2f} {name}"
-        )
+    times: dict[str, list[float]] = {}
+    for event in seen.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            times.setdefault(event.name[:60], []).append(event.device_time_total)
+    for name, each in sorted(times.items(), key=lambda item: -sum(item[1]))[:16]:
+        print(f"  {sum(each) / count:9.1f} us {len(each) / count:7.1f} x {statistics.median(each):8.2f} {name}")
+    return {name: sum(each) / count for name, each in times.items()}, sum(map(len, times.values())) / count
 
 
 def _eta(bench: Bench) -> None:
@@ -250,6 +260,14 @@ def _prefill(bench: Bench) -> None:
         synchronize(bench)
         times.append(time.perf_counter() - began)
     bench.tell(prefill_tok_s=rows / min(times[1:]), prefill_first_s=times[0])
+    if bench.device.type == "cuda":
+
+        def again() -> None:
+            target.reset()
+            target.prefill(line)
+
+        busy = sum(_profiled(again, 1)[0].values()) / 1e6
+        bench.tell(prefill_busy_s=busy)
 
 
 def _constrained(bench: Bench) -> None:
