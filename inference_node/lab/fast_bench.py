@@ -12,24 +12,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
+from inference_node.fast import reading
+from inference_node.fast import weights as fast_weights
 from inference_node.fast.cycle import Runner
+from inference_node.fast.sizes import Sizes, sizes
 from inference_node.fast.target import FastTarget
-from inference_node.fast.weights import DeltaPart, MixturePart
+from inference_node.fast.weights import DeltaPart, MixturePart, layer_places
 from inference_node.lab import figures
-from inference_node.lab.fast_model import in_int8, random_target
+from inference_node.lab.fabricate import _target_config
+from inference_node.lab.fast_model import in_int8, random_target, random_weights
 from inference_node.lab.shapes import SHAPES, Shape
+from inference_node.models import weights as model_weights
+from inference_node.models.files import ModelFiles, find
 from inference_node.speculate.seam import Cut, Sampling
 
 WOKEN = (8, 31, 47, 88, 102)
@@ -48,6 +58,7 @@ PARTS = (
     "experts",
     "transformers",
     "int8",
+    "loading",
 )
 
 
@@ -292,7 +303,7 @@ def _long(bench: Bench) -> None:
     impose(bench, 16, 47)
     accepted(bench, 7.35)
     speeds = []
-    for _ in range(10 if bench.device.type == "cuda" else 2):
+    for _ in range(50 if bench.device.type == "cuda" else 2):
         _stand_at(bench, bench.contexts[0])
         begin(bench, bench.contexts[0], budget=1200)
         said, _, seconds = _generation(target, 1000 if bench.device.type == "cuda" else 40)
@@ -399,7 +410,61 @@ def _int8(bench: Bench) -> None:
         bench.target = whole
 
 
+def _loading(bench: Bench) -> None:
+    """Half the layers from disk: GB/s into the device (cold, if the page cache may be dropped) and the host's peak."""
+    shape = replace(bench.shape, layers=bench.shape.layers // 2)
+    bench.target = None
+    torch.cuda.empty_cache()
+    with tempfile.TemporaryDirectory(dir=bench.out) as folder:
+        files, size = _written(Path(folder), shape, bench.device)
+        began, before = time.perf_counter(), _peak_reset()
+        made = fast_weights.load(size, reading.stored(files), "half", torch.bfloat16, bench.device)
+        synchronize(bench)
+        seconds = time.perf_counter() - began
+        bench.tell(loading_gb=made.bytes / 1e9, loading_gb_s=made.bytes / seconds / 1e9)
+        bench.tell(loading_host_peak_gb=_peak() - before, loading_cache_dropped=float(_dropped()))
+
+
 # What the parts are made of.
+
+
+def _written(folder: Path, shape: Shape, device: torch.device) -> tuple[ModelFiles, Sizes]:
+    """A random model of this shape as files under the released names."""
+    (folder / "config.json").write_text(json.dumps(_target_config("qwen3_5_moe", shape, [0])), encoding="utf-8")
+    files = find(str(folder))
+    size = sizes(model_weights.text_config(files))
+    made = random_weights(size, torch.bfloat16, device)
+    top = {"embed_tokens.weight": made.embedding, "norm.weight": made.norm, "lm_head.weight": made.head.data}
+    for layer in range(-1, size.layers):
+        if layer >= 0:
+            mixer, mlp = made.mixers[layer], made.mlps[layer]
+            top = {place.name: place.into for place in layer_places(size, layer, mixer, mlp, single=False)}
+        named = {name if name == "lm_head.weight" else f"model.language_model.{name}": t for name, t in top.items()}
+        save_file({name: tensor.cpu() for name, tensor in named.items()}, folder / f"part-{layer + 1:02d}.safetensors")
+    os.sync()
+    with suppress(OSError):
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    return files, size
+
+
+def _dropped() -> bool:
+    return os.access("/proc/sys/vm/drop_caches", os.W_OK)
+
+
+def _peak_reset() -> float:
+    """The process's resident memory in GB; the peak is counted from here on."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
+
+
+def _peak() -> float:
+    return _status("VmHWM")
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024 / 1e9
 
 
 class Anything:
