@@ -775,6 +775,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=50)
     parser.add_argument("--positions", type=int, default=2048, help="for the comparison of bits, per rollback")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     contexts = tuple(int(context) for context in options.contexts.split(","))
@@ -792,7 +793,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run(bench, options.parts.split(","))
     if options.out is not None and device.type == "cuda":
         command = f"python -m inference_node.lab.fast_bench --shape {options.shape}"
-        print(figures.record(options.out, "fast-h200", command, bench.found, model=f"random, shape {options.shape}"))
+        more = {"model": f"random, shape {options.shape}"} | ({"commit": options.commit} if options.commit else {})
+        print(figures.record(options.out, "fast-h200", command, bench.found, **more))
     return 0
 
 
