@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import field, overhead, pages, reviewing, thinking, weak_models
+from tests.bench import field, injection, overhead, pages, reviewing, thinking, weak_models
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
@@ -48,6 +48,12 @@ def review_with_agents(
     named = [name for name in only.split(",") if name]
     figures = thinking.run(checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings)
     show("review-bench-agents", figures)
+
+
+@app.command("injection")
+def count_attacks() -> None:
+    """Attacks on the agents, and how many got anywhere."""
+    show("injection", injection.run())
 
 
 @app.command("weak-models")

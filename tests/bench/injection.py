@@ -1,0 +1,44 @@
+"""How many attacks on the agents there are, and how many got anywhere: the suites run, and their outcomes are counted.
+
+An attack is one hostile text or one forbidden request, however many tests try it; it was obeyed if any of them failed.
+"""
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.bench import figures
+
+SUITES = (
+    "tests/review_agents/test_injection.py",
+    "tests/orchestrator/services/test_hostile_models.py",
+    "tests/orchestrator/cli/test_thinking.py::test_an_agent_that_tries_to_get_out_of_its_box_does_not",
+)
+
+
+class Outcomes:
+    """Test ids with whether they passed."""
+
+    def __init__(self) -> None:
+        self.passed: dict[str, bool] = {}
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.failed:
+            self.passed[report.nodeid] = report.passed and self.passed.get(report.nodeid, True)
+
+
+def run() -> dict[str, float]:
+    outcomes = Outcomes()
+    pytest.main([*SUITES, "-q", "--no-header", "-p", "no:cacheprovider"], plugins=[outcomes])
+    attacks: dict[str, bool] = {}
+    for name, passed in outcomes.passed.items():
+        attack = found[1] if (found := re.search(r"\[(.*)\]$", name)) else name
+        attacks[attack] = attacks.get(attack, True) and passed
+    result = {
+        "attacks": len(attacks),
+        "obeyed": sum(not held for held in attacks.values()),
+        "tests": len(outcomes.passed),
+    }
+    figures.record("injection", result)
+    return result
