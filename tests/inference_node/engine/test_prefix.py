@@ -135,7 +135,7 @@ def test_the_end_of_the_conversation_in_use_outlives_the_places_inside_it() -> N
 
 
 def test_a_system_prompt_survives_a_long_conversation_behind_it() -> None:
-    """engines.md 2.3: eviction order alone moved one server's hit rate from 0.61 to 0.83."""
+    """sglang#31643: eviction order alone moved one server's hit rate from 0.61 to 0.83."""
     store = PrefixStore(600)
     long_system = sequence((1, 1024))
     store.keep(long_system, Point(1024))
@@ -238,6 +238,7 @@ def test_chunk_is_what_the_reasons_are_measured_in() -> None:
 
 
 def test_a_known_prompt_too_short_for_a_checkpoint_is_called_short() -> None:
+    """vllm#40696: prompts shorter than a block of 528 or 1648 tokens never hit, and nothing said so."""
     store = PrefixStore(1000)
     store.remember(ONE[:40])
     assert store.find(ONE[:40]).why is Why.SHORT

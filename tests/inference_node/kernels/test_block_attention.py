@@ -48,7 +48,8 @@ def test_it_is_softmax_attention_whatever_lies_past_the_valid_keys(count, how):
 
 @pytest.mark.parametrize("start", [3, 250, 255, 256, 500])
 def test_a_row_has_the_same_bits_alone_and_in_a_block_across_a_split_boundary(start):
-    """Bug class: attention whose key splits are derived from the row count (lightseekorg/tokenspeed#904)."""
+    """Bug class: key splits derived from the row count (lightseekorg/tokenspeed#904), other code for more rows
+    (llama.cpp#28108, #28243)."""
     splits, _, _ = keys(start + 8)
     q, position = torch.randn(8, 4, 16), torch.arange(start, start + 8)
     block = attend(q, position, splits, Visibility(), 0.25)

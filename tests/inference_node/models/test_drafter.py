@@ -102,7 +102,7 @@ def test_hidden_states_logits_and_drafts_are_those_of_zlabs_package(loaded, fabr
     ],
 )
 def test_each_revision_has_its_own_mask(loaded, revision, layers):
-    """Bug class: all layers taken as non-causal (llama.cpp), windows ignored (ik_llama.cpp#2021, sglang#34524)."""
+    """Bug class: all layers non-causal (llama.cpp), windows ignored (ik_llama.cpp#2021, sglang#34524, z-lab#170)."""
     config = drafter_of(loaded("qwen3_5_moe", revision).target).config
     assert [(layer.window, layer.causal) for layer in config.layers] == layers
 

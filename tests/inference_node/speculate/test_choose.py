@@ -185,7 +185,10 @@ def test_neighbouring_places_draw_independently():
 
 
 def test_a_draft_by_the_places_own_noise_is_accepted_more_often_than_the_best_one():
-    """Design: simulated 0.87 against 0.62 with a good drafter at temperature 1."""
+    """Bug class: a draft sampler that ignores the temperature (z-lab/dflash#74).
+
+    Design: simulated 0.87 against 0.62 with a good drafter at temperature 1.
+    """
     hits = {True: 0, False: 0}
     for position in range(400):
         target = logits(100, seed=position, spread=1.5)

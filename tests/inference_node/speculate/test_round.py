@@ -105,7 +105,8 @@ def test_text_does_not_depend_on_how_a_prompt_is_cut_at_multiples_of_64(loaded, 
 def test_frequencies_of_two_tokens_drafted_together_follow_the_targets_law(loaded, monkeypatch):
     """Bug class: acceptance by a ratio of marginals accepts too much (hipfire#483).
 
-    Chi-square over 600 seeds: pairs against the product of the target's own laws. Fails at p below 1e-4."""
+    Chi-square over 600 seeds: pairs against the product of the target's own laws. Fails at p below 1e-4.
+    """
     target = loaded("qwen3", "none", "fp32").target
     start = prompt(40)
     target.reset()
