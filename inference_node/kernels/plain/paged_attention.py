@@ -30,7 +30,7 @@ import torch
 
 from inference_node.kernels.plain.kv_write import PAGE
 
-LENGTHS = ((0, 128), (2048, 256), (4096, 512), (32768, 1024), (65536, 2048))
+LENGTHS = ((0, 128), (2048, 256), (4096, 512), (32768, 1024))
 """From this position on, splits of this many keys."""
 
 

@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from inference_node.kernels.plain.kv_write import PAGE
-from inference_node.kernels.plain.paged_attention import Parts
+from inference_node.kernels.plain.paged_attention import LENGTHS, Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +107,7 @@ def attend(
         TILE=max(16, triton.next_power_of_2(tile_rows * share)),
         STEP=cut.keys,
         PAGE=PAGE,
+        PAGES=LENGTHS[-1][1] // PAGE if cut.stages > 1 else 0,
         CAUSAL=causal,
         WINDOWED=window is not None,
         num_warps=cut.warps,
@@ -163,6 +164,7 @@ def _attend(
     TILE: tl.constexpr,
     STEP: tl.constexpr,
     PAGE: tl.constexpr,
+    PAGES: tl.constexpr,  # most pages of one split, or 0: page numbers are looked up step by step
     CAUSAL: tl.constexpr,
     WINDOWED: tl.constexpr,
 ):
@@ -189,8 +191,15 @@ def _attend(
         b_mass = tl.zeros([TILE], tl.float32)
         b_total = tl.zeros([TILE, DIM], tl.float32)
         o_step = tl.arange(0, STEP)
+        # With stages, all page numbers are read before the loop: a look-up in it would wait for the keys under way too.
+        if PAGES > 0:
+            o_page = low // PAGE + tl.arange(0, PAGES)
+            b_page = tl.load(p_table + o_page, mask=o_page * PAGE < high, other=0)
         for first in range(low, high, STEP):
-            page = tl.load(p_table + first // PAGE).to(tl.int64)
+            if PAGES > 0:
+                page = tl.sum(tl.where(o_page == first // PAGE, b_page, 0), 0).to(tl.int64)
+            else:
+                page = tl.load(p_table + first // PAGE).to(tl.int64)
             o_cached = page * page_stride + (i_kv * PAGE + first % PAGE) * DIM
             o_keys = o_step[:, None] * DIM + o_dim[None, :]
             o_key = first + o_step
