@@ -6,6 +6,7 @@ from review_agents.focus import Budget
 from review_agents.records import Usage
 
 NEARLY = 0.8  # of a budget: say so
+TOO_LATE = 1.25  # of the seconds: an answer that still comes is not waited for
 CONCLUDE = 0.92  # of tokens or seconds: what is left is for recording
 
 
@@ -53,6 +54,10 @@ class Meter:
             if share >= (1.0 if what == "turns" else 1.1):  # a started conclusion may overrun a little
                 return self.words(what)
         return ""
+
+    def too_late(self) -> bool:
+        """Whether even an answer that is being written must be given up."""
+        return self.shares["seconds"] >= TOO_LATE
 
     def concluding(self) -> str:
         """Which budget is so near its end that the rest is for recording, or ""."""

@@ -16,7 +16,7 @@ from review_agents.focus import ALWAYS, Focus
 from review_agents.hands import Hands
 from review_agents.limits import Meter
 from review_agents.parsing import Wanted
-from review_agents.ports import Ability, BrokenAnswer, ChatModel, ContextOverflow, NodeRefused, Workspace
+from review_agents.ports import Ability, BrokenAnswer, ChatModel, ContextOverflow, NodeRefused, Stopped, Workspace
 from review_agents.prompts import render
 from review_agents.records import (
     Answer,
@@ -174,7 +174,12 @@ class Loop:
         """The model's next answer; None when this turn brought none and the loop goes on (or has ended)."""
         for attempt in (1, 2):
             try:
-                answer = parsing.storable(self.world.model.ask(self.question(), cancelled=self.world.cancelled))
+                answer = parsing.storable(self.world.model.ask(self.question(), cancelled=self.gives_up))
+            except Stopped:
+                if self.world.cancelled():
+                    raise
+                self.end(FocusState.OUT_OF_BUDGET, f"{self.meter.words('seconds')}, in the middle of an answer")
+                return None
             except ContextOverflow as error:
                 if attempt == 2 or not self.make_room(str(error)):
                     self.end(FocusState.STUCK, f"the conversation does not fit the model's context: {error}")
@@ -193,6 +198,9 @@ class Loop:
                 self.meter.count(answer.usage)
                 return answer
         return None
+
+    def gives_up(self) -> bool:
+        return self.world.cancelled() or self.meter.too_late()
 
     def question(self) -> Question:
         tools: tuple[Tool, ...] = offered() if self.native else ()

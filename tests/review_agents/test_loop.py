@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from review_agents.loop import size_of
-from review_agents.ports import BrokenAnswer, ContextOverflow, NodeAway, NodeRefused, WorkspaceReset
-from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Ran, Role, ToolCall, Usage
+from review_agents.ports import BrokenAnswer, ContextOverflow, NodeAway, NodeRefused, Stopped, WorkspaceReset
+from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
 from review_agents.scripted import ScriptedModel, call, calls, replayed, said
 from tests.support.agents import Hand, Ticks, finding, play, report
 
@@ -261,6 +261,18 @@ def test_seconds_end_a_focus_too() -> None:
     hand = Hand(says=lambda c: Ran(exit=0, head=c))
     played = play([call("run", command=f"ls {n}") for n in range(40)], seconds=60, clock=Ticks(1.5), hand=hand)
     assert "seconds" in played.result.reason and played.result.turns < 20
+
+
+def test_an_answer_that_never_ends_is_given_up_when_the_time_is_over() -> None:
+    ticks = Ticks(1.0)
+
+    def slow(question: Question) -> Answer:
+        ticks.now += 1000  # meanwhile the budget ends
+        raise Stopped  # as a client does that is told to give up
+
+    played = play([call("record_finding", **finding()), slow], seconds=60, clock=ticks)
+    assert played.result.state is FocusState.OUT_OF_BUDGET and "in the middle of an answer" in played.result.reason
+    assert len(played.result.candidates) == 1
 
 
 # Room --------------------------------------------------------------------------------------
