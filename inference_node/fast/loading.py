@@ -42,7 +42,7 @@ from inference_node.speculate.loading import (
     usable_device,
 )
 from inference_node.speculate.propose import NgramDrafter
-from inference_node.speculate.seam import TargetFacts
+from inference_node.speculate.seam import CHUNK, Sampling, TargetFacts
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,9 @@ def load_fast(
     )  # fmt: skip
     if draft == "ngram":
         target.host_drafter = NgramDrafter(rows)
+    if where.type != "cpu":
+        told("compiling kernels and capturing graphs", 0.0)
+        warm(target)
     if width == "adaptive":
         told("measuring the cost of rows", 0.0)
         curve = costs(target.runner)
@@ -144,6 +147,18 @@ def load_fast(
         target.reset()
     told("ready", 1.0)
     return FastLoaded(target, files)
+
+
+def warm(target: FastTarget) -> None:
+    """Go every usual way once, so that the first request waits for no compiler and no capture."""
+    line = [0] * (CHUNK + 3)
+    for sampling in (Sampling(), Sampling(temperature=1.0, top_k=20, top_p=0.95)):
+        for draft in (True, False):
+            target.reset()
+            target.prefill(line[:-1])
+            target.begin(line, sampling, budget=2, draft=draft)
+            target.cycle().read()
+    target.reset()
 
 
 def assemble(
