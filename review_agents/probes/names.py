@@ -56,7 +56,7 @@ class Names:
             self.spoilt -= names_set(code) - names_used(code) | imported(code)
 
     def called_by(self, code: str) -> str:
-        """The package's function that the code calls last, by which findings are told apart."""
+        """The package's function that the code calls, else what it reads of an object; it tells findings apart."""
         try:
             tree = ast.parse(code.strip())
         except (SyntaxError, ValueError, RecursionError):
@@ -68,6 +68,10 @@ class Names:
         methods = [call.func.attr for call in calls if isinstance(call.func, ast.Attribute)]
         if methods:
             return methods[0]
+        read = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        attributes = [node.attr for node in read if _dotted(node).partition(".")[0] in self.own]
+        if attributes:
+            return attributes[0]
         used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in self.own]
         return used[0] if used else ""
 
