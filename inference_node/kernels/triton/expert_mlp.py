@@ -43,7 +43,7 @@ def expert_up(
         raise ValueError(f"{stack} experts; the plan is for {plan.experts + plan.shared}, the shared one included")
     if tuple(hidden.shape) != (h.shape[0], plan.top + 1, twice // 2) or not hidden.is_contiguous():
         raise ValueError(f"hidden is {tuple(hidden.shape)}; expected {(h.shape[0], plan.top + 1, twice // 2)}")
-    tile = (tile or tiles.EXPERT_UP[up.kind]).within(k)
+    tile = (tile or tiles.expert_up(up.kind)).within(k)
     data, scale, kind = operand(up)
     _up[(tiles.cores(h.device) * tile.per_core,)](
         h,
@@ -96,7 +96,7 @@ def expert_down(
     for name, tensor in (("residual", residual), ("out", out), ("feed", out if feed is None else feed.scaled)):
         if tuple(tensor.shape) != (rows, n) or tensor.stride(1) != 1:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {(rows, n)} with contiguous rows")
-    tile = (tile or tiles.EXPERT_DOWN[down.kind]).within(k)
+    tile = (tile or tiles.expert_down(down.kind)).within(k)
     data, scale, kind = operand(down)
     _down[(triton.cdiv(n, tile.block_n),)](
         hidden,

@@ -60,7 +60,7 @@ def head(
     ):
         if tensor is not None and (tuple(tensor.shape) != shape or tensor.stride(-1) != 1):
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected contiguous {shape}")
-    tile = (tile or tiles.HEAD).within(k)
+    tile = (tile or tiles.head()).within(k)
     n_tiles = triton.cdiv(vocab, tile.block_n)
     if tile.block_n < TILE or n_tiles > result.tiles.shape[2]:
         raise ValueError(f"scratch for {result.tiles.shape[2]} tiles; this vocabulary of {vocab} needs {n_tiles}")

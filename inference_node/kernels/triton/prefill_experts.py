@@ -46,7 +46,7 @@ def prefill_experts(
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {tuple(h.shape)} with contiguous rows")
     if valid == 0:
         return out
-    tile = tile or tiles.PREFILL_EXPERTS
+    tile = tile or tiles.prefill_experts()
     weight, expert = choose(logits[:valid], experts, top, renormalise)
     ranks, pairs = expert.shape[1], expert.numel()
     order = torch.argsort(expert.flatten(), stable=True)

@@ -40,7 +40,7 @@ def prefill_linear(
             raise ValueError(f"{name} is {tuple(other.shape)}; expected {(rows, width)} with contiguous rows")
     if rows == 0:
         return out
-    tile = tile or tiles.PREFILL_LINEAR
+    tile = tile or tiles.prefill_linear()
     data, scale, kind = operand(weight)
     row_tiles = triton.cdiv(rows, tile.block_m)
     _prefill_linear[(row_tiles * triton.cdiv(n, tile.block_n),)](
@@ -64,7 +64,7 @@ def prefill_linear(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         num_warps=tile.warps,
-        num_stages=tile.stages if not torch.version.hip else 2,
+        num_stages=tiles.stages(tile),
         enable_fp_fusion=False,
     )
     return out

@@ -46,7 +46,7 @@ def route(
     if imposed is not None and (tuple(imposed.shape) != (rows, plan.top) or not imposed.is_contiguous()):
         raise ValueError(f"imposed experts are {tuple(imposed.shape)}; expected {(rows, plan.top)}")
     part = triton.cdiv(k, PARTS)
-    tile = tiles.ROUTER.within(part)
+    tile = tiles.router().within(part)
     n_tiles = triton.cdiv(n, tile.block_n)
     _score[(n_tiles * PARTS + rows,)](
         x,

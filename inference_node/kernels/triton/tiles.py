@@ -29,9 +29,14 @@ class Tile:
         return replace(self, block_k=block_k, wk=max(1, min(self.wk, block_k // 16)))
 
 
-def stages(tile: Tile) -> int:
+HIP = bool(torch.version.hip)
+"""Whether this torch drives AMD devices. Tiles differ there: fewer registers and stages, found by compiling for gfx1151
+until nothing spilled. Functions take it as an argument so that they can be asked about the other side."""
+
+
+def stages(tile: Tile | PrefillTile, hip: bool = HIP) -> int:
     """On HIP loads are kept in registers, and more than two stages spill."""
-    return min(tile.stages, 2) if torch.version.hip else tile.stages
+    return min(tile.stages, 2) if hip else tile.stages
 
 
 def cores(device: torch.device) -> int:
@@ -46,18 +51,25 @@ def linear(n: int, k: int) -> Tile:
     return Tile(32, 128, 2, 4).within(k)
 
 
-ROUTER = Tile(16, 256, 4, 1)
-EXPERT_UP = {
-    "bf16": Tile(32, 128, 2, 4, per_core=4),
-    "int8": Tile(64, 128, 4, 4, per_core=4),
-    "mxfp4": Tile(32, 128, 4, 4, per_core=4),
-}
-EXPERT_DOWN = {
-    "bf16": Tile(16, 256, 4, 7, wk=4),
-    "int8": Tile(16, 512, 4, 7, wk=4),
-    "mxfp4": Tile(16, 256, 4, 5),
-}
-HEAD = Tile(128, 128, 4, 4)
+def router(hip: bool = HIP) -> Tile:
+    return Tile(16, 64, 4, 1) if hip else Tile(16, 256, 4, 1)
+
+
+def expert_up(kind: str, hip: bool = HIP) -> Tile:
+    """By the form of the weight: what is unpacked needs registers."""
+    if kind == "mxfp4":
+        return Tile(16, 64, 4, 2, per_core=4) if hip else Tile(32, 128, 4, 4, per_core=4)
+    return Tile(64, 128, 4, 4, per_core=4) if kind == "int8" else Tile(32, 128, 2, 4, per_core=4)
+
+
+def expert_down(kind: str, hip: bool = HIP) -> Tile:
+    if kind == "mxfp4":
+        return Tile(16, 64, 4, 2) if hip else Tile(16, 256, 4, 5)
+    return Tile(16, 512, 4, 7, wk=4) if kind == "int8" else Tile(16, 256, 4, 7, wk=4)
+
+
+def head(hip: bool = HIP) -> Tile:
+    return Tile(64, 128, 4, 2) if hip else Tile(128, 128, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,5 +83,9 @@ class PrefillTile:
     stages: int
 
 
-PREFILL_LINEAR = PrefillTile(128, 128, 64, 8, 3)
-PREFILL_EXPERTS = PrefillTile(64, 128, 64, 4, 3)
+def prefill_linear(hip: bool = HIP) -> PrefillTile:
+    return PrefillTile(128, 128, 32, 8, 2) if hip else PrefillTile(128, 128, 64, 8, 3)
+
+
+def prefill_experts(hip: bool = HIP) -> PrefillTile:
+    return PrefillTile(64, 128, 32, 8, 2) if hip else PrefillTile(64, 128, 64, 4, 3)
