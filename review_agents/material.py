@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
 from review_agents import claims
-from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Focus, Profile, flavour_of
+from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Flavour, Focus, Profile
 from review_agents.probes.source_tree import is_test_path, parsed
 from review_agents.prompts import render
 from review_agents.records import Candidate, Message, ProbeResult, ProbeState, Repo, Role
@@ -36,6 +36,7 @@ def opening(
     native: bool,
     claimed: Sequence[Candidate] = (),
     profile: Profile = Profile.GENERAL,
+    flavour: Flavour = Flavour.PRODUCTION,
     context_tokens: int | None = None,
 ) -> tuple[Message, ...]:
     """The messages that a conversation begins with. All but the last are the same for every focus of a review."""
@@ -43,7 +44,7 @@ def opening(
     system = render(
         "system",
         profile=PROFILE_WORDS[profile],
-        flavour=FLAVOUR_WORDS[flavour_of(repo.settings.flavour, repo.files)],
+        flavour=FLAVOUR_WORDS[flavour],
         today=repo.today or date.today().isoformat(),
         mark=mark,
         native=native,

@@ -54,6 +54,16 @@ def review(
     focus: Annotated[str, typer.Option(help="Focuses for agents, separated by commas.", show_default="all")] = "",
     node: Annotated[str | None, typer.Option(help="URL of an inference node.")] = None,
     model: Annotated[str | None, typer.Option(help="Model to ask for.")] = None,
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="For whom agents judge: general, adoption, application or student.", show_default="as before"
+        ),
+    ] = "",
+    flavour: Annotated[
+        str,
+        typer.Option(help="What it is: production, research, performance or personal.", show_default="told from files"),
+    ] = "",
     no_agents: Annotated[bool, typer.Option("--no-agents", help="Evidence only: no model takes part.")] = False,
     budget_minutes: Annotated[
         int | None, typer.Option(help="End after so many minutes with what was found by then.")
@@ -83,6 +93,8 @@ def review(
         focuses=tuple(name.strip() for name in focus.split(",") if name.strip()),
         budget_minutes=budget_minutes,
         agents=not no_agents,
+        profile=profile,
+        flavour=flavour,
         from_cli=True,
     )
     review_id = submitting.submit(shop, asked)

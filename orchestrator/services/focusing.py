@@ -24,7 +24,7 @@ from orchestrator.services.verifying import Verifier
 from orchestrator.store import transcripts
 from orchestrator.store.repos import Repo as RepoRow
 from orchestrator.store.reviews import Review
-from review_agents.focus import Focus, Profile
+from review_agents.focus import Flavour, Focus, Profile, flavour_of
 from review_agents.ports import Ability, ChatModel, Checkout, NodeAway, NodeRefused, Stopped, Workspace, WorkspaceReset
 from review_agents.records import (
     Candidate,
@@ -163,6 +163,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         raise
     run.log.write(f"[{ability.model} on {ability.node}, tools {'native' if ability.native_tools else 'in the text'}]\n")
     mark = mark_of(job)
+    profile, flavour = judged_as(job, round.repo)
     opening = (
         ()
         if earlier
@@ -174,7 +175,8 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
             mark=mark,
             native=ability.native_tools,
             claimed=round.claimed,
-            profile=profile_of(job),
+            profile=profile,
+            flavour=flavour,
             context_tokens=ability.context_tokens,
         )
     )
@@ -248,10 +250,12 @@ def seed_of(job: Job, focus: Focus) -> int:
     return int(sha256(f"{job.review_id} {focus.name}".encode()).hexdigest()[:7], 16)
 
 
-def profile_of(job: Job) -> Profile:
+def judged_as(job: Job, repo: Repo) -> tuple[Profile, Flavour]:
+    """For whom, and as what: the operator's word, else for the flavour the repo's own or what its files look like."""
     with job.shop.sessions.reading() as db:
-        said = db.get_one(RepoRow, job.asked.repo_id).profile
-    return Profile(said) if said else Profile.GENERAL
+        row = db.get_one(RepoRow, job.asked.repo_id)
+        profile, flavour = row.profile, row.flavour
+    return Profile(profile or Profile.GENERAL), flavour_of(flavour or repo.settings.flavour, repo.files)
 
 
 def control_of(prepared: "Prepared") -> str | None:

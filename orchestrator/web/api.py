@@ -70,6 +70,8 @@ class Asked(BaseModel):
     budget_minutes: Count | None = None
     budget_tokens: Count | None = None
     agents: bool = Field(True, description="false: evidence only")
+    profile: Text = Field("", description="general, adoption, application or student: for whom agents judge")
+    flavour: Text = Field("", description="production, research, performance or personal: what the repo means to be")
     force: bool = Field(False, description="also when the commit was reviewed before")
 
 
@@ -121,6 +123,8 @@ def submit(asked: Asked, shop: Shop, response: Response) -> Queued:
             budget_minutes=asked.budget_minutes,
             budget_tokens=asked.budget_tokens,
             agents=asked.agents,
+            profile=asked.profile,
+            flavour=asked.flavour,
             force=asked.force,
             requested_by="api",
         ),

@@ -116,6 +116,19 @@ def test_the_transcript_is_stored_whole_and_is_a_model(shop: Workshop, sessions:
     assert again.row.counts.new == 0
 
 
+def test_who_judges_and_as_what_is_told_to_agents_and_kept_with_the_repo(shop: Workshop) -> None:
+    from orchestrator.services.errors import BadInput
+
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING]
+    reviewed(shop, focuses=("newcomer",), profile="adoption", flavour="research")
+    reviewed(shop, focuses=("newcomer",))
+    for question in model_of(shop).asked:
+        assert "depend on this software for years" in question.messages[0].text
+        assert "research code; whether its results are right" in question.messages[0].text
+    with pytest.raises(BadInput, match="general, adoption, application, student"):
+        reviewed(shop, profile="nobody")
+
+
 # Proofs --------------------------------------------------------------------------------------
 
 
