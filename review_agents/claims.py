@@ -24,13 +24,15 @@ def candidate_of(asked: RecordFinding, *, focus: str, source: ReadSource, contro
     """
     if not fits(asked.kind, asked.rule):
         raise Refused(f"rule {asked.rule} is not one of kind {asked.kind}: choose from {', '.join(RULES[asked.kind])}.")
-    asked_places = [(asked.file, asked.quote), *((one.file, one.quote) for one in asked.more_places)]
-    places = tuple(place_of(file, quote, source) for file, quote in asked_places)
+    main = place_of(asked.file, asked.quote, source)
+    others = [place_of(one.file, one.quote, source) for one in asked.more_places]
+    promises = [place for place in others if is_text(place.file) and not is_text(main.file)]
+    places = (main, *(place for place in others if place not in promises))
     return Candidate(
         kind=asked.kind,
         rule=asked.rule,
         title=" ".join(asked.title.split()),
-        description=asked.experience.strip(),
+        description="\n\n".join([asked.experience.strip(), *map(promised, promises)]),
         severity=asked.severity,
         severity_reason=" ".join(asked.severity_reason.split()),
         effort=asked.effort,
@@ -62,6 +64,16 @@ def reproduction_of(asked: RecordFinding, control: str | None) -> Reproduction:
         symptom=Symptom(contains=texts, exit=asked.exit_status),
         timeout_s=TIMEOUT_S,
     )
+
+
+def is_text(path: str) -> bool:
+    return path.lower().endswith((".md", ".markdown", ".rst", ".txt"))
+
+
+def promised(place: Place) -> str:
+    """A sentence of the documentation that the fault contradicts. It is no place of the fault: many different ones may
+    stand under one heading, and a place in common makes two findings one."""
+    return f"It is written otherwise in `{place.file}`, line {place.line}: `{place.quote.replace('`', ' ')}`"
 
 
 # Places ------------------------------------------------------------------------------------
@@ -118,7 +130,7 @@ def symbol_at(path: str, text: str, line: int) -> str:
     """Qualified name around the line; in texts the headings above it."""
     if path.endswith((".py", ".pyi")):
         return around_line(text, line, with_locals=False)  # another line of the function is the same place
-    if path.lower().endswith((".md", ".markdown", ".rst", ".txt")):
+    if is_text(path):
         return headings_above(text, line)
     return ""
 

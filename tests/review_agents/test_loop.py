@@ -9,7 +9,7 @@ from review_agents.loop import size_of
 from review_agents.ports import BrokenAnswer, ContextOverflow, NodeAway, NodeRefused, Stopped, WorkspaceReset
 from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
 from review_agents.scripted import ScriptedModel, call, calls, replayed, said
-from tests.support.agents import Hand, Ticks, finding, play, report
+from tests.support.agents import FILES, Hand, Ticks, finding, play, report
 
 DONE = call("finish", **report())
 LOOK = call("read", path="sums.py")
@@ -380,10 +380,24 @@ def test_a_proof_that_does_not_hold_is_told_at_once_and_stored_only_when_insiste
 
 
 def test_a_finding_in_more_places_is_one_finding() -> None:
-    more = [{"file": "README.md", "quote": "`total([])` gives 0."}]
-    (candidate,) = play([call("record_finding", **finding(more_places=more)), DONE]).result.candidates
-    assert [place.file for place in candidate.places] == ["sums.py", "README.md"]
-    assert candidate.places[1].symbol == "Sums / Usage"
+    files = {**FILES, "more.py": "def other(values):\n    result = values[0]\n    return result\n"}
+    more = [{"file": "more.py", "quote": "result = values[0]"}]
+    (candidate,) = play([call("record_finding", **finding(more_places=more)), DONE], files=files).result.candidates
+    assert [(place.file, place.symbol) for place in candidate.places] == [("sums.py", "total"), ("more.py", "other")]
+
+
+def test_a_broken_promise_is_quoted_and_is_no_place_so_that_two_faults_under_one_heading_stay_two() -> None:
+    promise = {"more_places": [{"file": "README.md", "quote": "`total([])` gives 0."}]}
+    files = {**FILES, "more.py": "def count(values):\n    return len(values) + 1\n"}
+    other = finding(
+        title="count is one too many", file="more.py", quote="return len(values) + 1", command="true", **promise
+    )
+    steps = [call("record_finding", **finding(**promise)), call("record_finding", **other), DONE]
+    one, two = play(steps, files=files).result.candidates
+    assert [place.file for place in one.places] == ["sums.py"] and [place.file for place in two.places] == ["more.py"]
+    assert "written otherwise in `README.md`, line 7: ` total([])  gives 0.`" in one.description
+    played = play([call("record_finding", **finding(more_places=[{"file": "README.md", "quote": "made up"}])), DONE])
+    assert "the quote is not in README.md" in played.told and played.result.candidates == ()
 
 
 # Node and resuming ---------------------------------------------------------------------------
