@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="cases whose names contain this")
     parser.add_argument("--repeat", type=int, default=7, help="replays of which the median is taken")
     parser.add_argument("--out", type=Path, default=None, help="folder for kernels.json")
+    parser.add_argument("--commit", default=None, help="what is measured, where the checkout is a copy that cannot say")
     given = parser.parse_args(arguments)
     device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     shape = given.shape or ("small" if device.type == "cpu" else "35b-a3b")
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         found |= {f"{m.name}_us": m.us, f"{m.name}_share": share, f"{m.name}_launches": m.launches}
     if given.out is not None:
-        path = figures.record(given.out, "kernels", "lamplighter-node bench kernels", found, shape=shape)
+        more = {"shape": shape} | ({} if given.commit is None else {"commit": given.commit})
+        path = figures.record(given.out, "kernels", "lamplighter-node bench kernels", found, **more)
         print(f"\n{path}")
     return 0
 
