@@ -9,7 +9,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -319,9 +319,10 @@ class Reader:
                 parts.append(recipes.Shell(step.text))
         return merge_python(parts)
 
-    def brings(self, parts: Iterable[recipes.Part]) -> set[str]:
+    def brings(self, parts: Sequence[recipes.Part]) -> set[str]:
         """Names at the repo's root that the parts mention."""
         text = "\n".join(part.name if isinstance(part, recipes.File) else part.text for part in parts)
+        shell = "\n".join(part.text for part in parts if isinstance(part, recipes.Shell))
         words = set(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*/?", text))
         tops = {name.partition("/")[0] for name in self.tracked}
         brought = set()
@@ -329,7 +330,7 @@ class Reader:
             word = word.removeprefix("./").rstrip("/")
             top = word.partition("/")[0]
             is_there = word in self.tracked or any(name.startswith(word + "/") for name in self.tracked)
-            if top in tops and is_there and ("/" in word or top in self.tracked or _is_argument(text, word)):
+            if top in tops and is_there and ("/" in word or top in self.tracked or _is_argument(shell, text, word)):
                 brought.add(top)
         return brought
 
@@ -408,9 +409,10 @@ def session_source(step: Step) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_argument(text: str, word: str) -> bool:
-    """Whether a bare word that is also a folder of the repo stands where a path would."""
-    return bool(re.search(rf"(?:^|\s)(?:\./)?{re.escape(word)}/?(?=\s|$)", text))
+def _is_argument(shell: str, text: str, word: str) -> bool:
+    """Whether a bare word that is also a folder of the repo stands where a path would; a module's name is none."""
+    path = rf"(?:\./)?{re.escape(word)}/?"
+    return bool(re.search(rf"(?:^|(?<!\s-m)\s){path}(?=\s|$)", shell) or re.search(rf"(['\"]){path}\1", text))
 
 
 def shell_programs(text: str, package: Package) -> str:
