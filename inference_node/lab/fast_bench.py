@@ -11,6 +11,7 @@ end, so that a run that is cut short has still said what it found.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -414,6 +415,7 @@ def _loading(bench: Bench) -> None:
     """Half the layers from disk: GB/s into the device (cold, if the page cache may be dropped) and the host's peak."""
     shape = replace(bench.shape, layers=bench.shape.layers // 2)
     bench.target = None
+    gc.collect()  # a runner and its pieces know each other
     torch.cuda.empty_cache()
     with tempfile.TemporaryDirectory(dir=bench.out) as folder:
         files, size = _written(Path(folder), shape, bench.device)
@@ -775,6 +777,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=50)
     parser.add_argument("--positions", type=int, default=2048, help="for the comparison of bits, per rollback")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--name", default="fast-h200", help="of the figure file")
     parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
@@ -792,9 +795,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{bench.live.facts.weight_bytes / 1e9:.1f} GB of weights made in {time.perf_counter() - began:.1f} s")
     run(bench, options.parts.split(","))
     if options.out is not None and device.type == "cuda":
-        command = f"python -m inference_node.lab.fast_bench --shape {options.shape}"
+        command = f"python -m inference_node.lab.fast_bench --shape {options.shape} --parts {options.parts}"
         more = {"model": f"random, shape {options.shape}"} | ({"commit": options.commit} if options.commit else {})
-        print(figures.record(options.out, "fast-h200", command, bench.found, **more))
+        print(figures.record(options.out, options.name, command, bench.found, **more))
     return 0
 
 
