@@ -1,4 +1,9 @@
 import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -94,3 +99,72 @@ def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id(tmp_path, monkeypa
     for name in ("models/none", "./nowhere", "/nowhere/at/all"):
         with pytest.raises(NodeError, match=f"No model at {name}"):
             files.find(name)
+
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+HUB = """
+import sys
+from inference_node.models import files
+found = files.find("lab/small", lambda what, done: print(what))
+print(found.name, sorted(path.name for path in found.folder.iterdir()), found.config["model_type"])
+"""
+
+
+def test_an_id_of_the_hub_is_downloaded_once_and_found_without_the_hub_afterwards(fabricated, tmp_path):
+    """The hub's own client, against a small hub on this machine."""
+    folder, asked = fabricated("qwen3").target, []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.reply(head=True)
+
+        def do_GET(self):
+            self.reply(head=False)
+
+        def reply(self, *, head):
+            path = self.path.split("?")[0]
+            name = path.rsplit("/", 1)[1]
+            if path.startswith("/api/models/lab/small/tree/"):
+                sizes = {file.name: file.stat().st_size for file in folder.iterdir()} | {"extra.bin": 5}
+                tree = [{"type": "file", "path": n, "size": size, "oid": SHA} for n, size in sizes.items()]
+                content = json.dumps(tree).encode()
+            elif path.startswith("/api/models/lab/small"):
+                siblings = [{"rfilename": name} for name in (*(file.name for file in folder.iterdir()), "extra.bin")]
+                content = json.dumps({"id": "lab/small", "sha": SHA, "siblings": siblings}).encode()
+            elif path == f"/lab/small/resolve/{SHA}/{name}" and (folder / name).is_file():
+                content = (folder / name).read_bytes()
+                asked.append(name)
+            else:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            for key, value in (("ETag", f'"{name}"'), ("X-Repo-Commit", SHA), ("Content-Length", str(len(content)))):
+                self.send_header(key, value)
+            self.end_headers()
+            if not head:
+                self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    hub = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=hub.serve_forever, args=(0.02,))
+    thread.start()
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    variables = {**plain, "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}", "HF_HOME": str(tmp_path)}
+
+    def find() -> str:
+        ran = subprocess.run([sys.executable, "-c", HUB], capture_output=True, text=True, env=variables, timeout=100)
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        return ran.stdout
+
+    try:
+        first = find()
+    finally:
+        hub.shutdown()
+        thread.join()
+        hub.server_close()
+    assert first.startswith("downloading lab/small\nsmall [") and first.endswith("qwen3\n")
+    assert "model.safetensors" in first and "tokenizer.json" in first
+    assert "extra.bin" not in asked, "only what a model needs"
+    assert find() == first
