@@ -11,7 +11,7 @@ from tests.inference_node.kernels.triton.helpers import DEVICE, close, is_a_kern
 BLOCK, TOKENS, KEY_HEADS, HEADS, WIDTH, VALUE_WIDTH = 5, 13, 1, 2, 16, 8
 CHANNELS = 2 * KEY_HEADS * WIDTH + HEADS * VALUE_WIDTH
 SINGLY = [(1, 1)] * TOKENS
-BLOCKS = [(3, 2), (5, 1), (5, 5), (4, 0), (5, 3), (1, 1)]  # (rows verified, rows that stayed)
+BLOCKS = [(3, 2), (5, 1), (5, 5), (4, 0), (5, 3), (2, 2)]  # (rows verified, rows that stayed)
 
 
 def walk(module, plan, keep=Keep.FOLD, dtype=torch.float32):
@@ -78,7 +78,7 @@ def test_blocks_taken_back_in_part_leave_the_bits_of_single_rows(singly, keep):
 
 
 def test_a_pass_without_rows_changes_no_bit_of_what_follows(singly):
-    found = walk(fast, [(5, 3), (0, 0), (0, 0), (5, 5), (4, 4)])
+    found = walk(fast, [(5, 3), (0, 0), (0, 0), (5, 5), (5, 5)])
     for part, expected in zip(found, singly, strict=True):
         assert same_bits(part, expected)
 
