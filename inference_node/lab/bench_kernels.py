@@ -40,6 +40,10 @@ IN_TURN_BYTES = 400 << 20
 """Weights that take turns weigh at least this much: several times any second-level cache."""
 
 
+LAUNCHES_IN_TURN = 240
+"""Calls in one captured graph, at least, where a case has few: starting a graph takes some 20 us itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One kernel at one size. Each call works on weights of its own."""
@@ -116,7 +120,7 @@ def measure(case: Case, device: torch.device, repeat: int) -> Measured:
     torch.cuda.synchronize()
     launches = _launches(case.calls[0])
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    turns = list(case.calls) * max(1, 24 // len(case.calls))
+    turns = list(case.calls) * max(1, LAUNCHES_IN_TURN // len(case.calls))
     with torch.cuda.graph(graph, stream=stream):
         for call in turns:
             call()
