@@ -1,0 +1,169 @@
+"""Calls of every kernel at the 35B's shapes, on tensors that have shapes and no memory (for lab/gfx1151.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from inference_node.kernels.plain import accept as accepting
+from inference_node.kernels.plain import packed, paged_attention
+from inference_node.kernels.plain.gated_delta_step import DeltaMemory, DeltaWeights, Keep
+from inference_node.kernels.plain.head import chosen
+from inference_node.kernels.plain.linear import feed
+from inference_node.kernels.plain.route import plan
+from inference_node.kernels.triton import ops
+
+META = torch.device("meta")
+BLOCK, HIDDEN, EXPERTS, WIDTH, TOP, VOCAB = 16, 2048, 256, 512, 8, 248320
+KEY_HEADS, HEADS, DIM = 16, 32, 128
+CHANNELS, VALUES = 2 * KEY_HEADS * DIM + HEADS * DIM, HEADS * DIM
+Call = Callable[[], Any]
+
+
+def calls() -> Iterator[Call]:
+    for group in (delta, attention, drafter, linear, mixture, head, prefill):
+        yield from group()
+
+
+def bf16(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device=META)
+
+
+def fp32(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.float32, device=META)
+
+
+def int32(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int32, device=META)
+
+
+def delta() -> Iterator[Call]:
+    step: Any = ops.delta_step
+    memory = DeltaMemory(
+        fp32(2, HEADS, DIM, DIM), bf16(2, 3 + BLOCK, CHANNELS), fp32(2, BLOCK, KEY_HEADS, DIM),
+        bf16(2, BLOCK, HEADS, DIM), fp32(2, BLOCK, 2, HEADS),
+    )  # fmt: skip
+    weights = DeltaWeights(bf16(CHANNELS, 4), fp32(HEADS), fp32(HEADS))
+    words: Any = [int32(1) for _ in range(3)]
+    out = bf16(BLOCK, HEADS, DIM)
+    wide = bf16(BLOCK, CHANNELS + VALUES + 2 * HEADS)
+    rows: Any = (wide[:, :CHANNELS], wide[:, -2 * HEADS : -HEADS], wide[:, -HEADS:])
+    for keep in Keep:
+        snapshots = fp32(2, BLOCK, HEADS, DIM, DIM) if keep is Keep.SNAPSHOTS else None
+        yield partial(step, *rows, weights, memory, *words, out, keep=keep, snapshots=snapshots)
+    n = 2048
+    many = (bf16(n, CHANNELS), bf16(n, HEADS), bf16(n, HEADS))
+    yield partial(ops.delta_prefill, *many, weights, n, fp32(HEADS, DIM, DIM), bf16(3, CHANNELS), bf16(n, HEADS, DIM))
+
+
+def attention() -> Iterator[Call]:
+    heads, kv_heads, dim, n = 16, 2, 256, 2048
+    pages, table, words = bf16(64, 10, 2, kv_heads, 256, dim)[:, 0], int32(64), (int32(1), int32(1))
+    bounds = int32(100)
+    for rows in (BLOCK, n):
+        wide = bf16(rows, 2 * heads * dim + 2 * kv_heads * dim)
+        both = wide[:, : 2 * heads * dim].view(rows, heads, 2, dim)
+        keys = wide[:, 2 * heads * dim :].view(rows, 2 * kv_heads, dim)
+        cached = (pages[:, 0], pages[:, 1])
+        q, out = bf16(rows, heads, dim), bf16(rows, heads, dim)
+        yield partial(
+            ops.kv_write, both[:, :, 0], keys[:, :kv_heads], keys[:, kv_heads:], fp32(dim), fp32(dim), fp32(9, 64),
+            table, *words, *cached, q, 1e-6,
+        )  # fmt: skip
+        how: dict[str, Any] = {"scale": 1 / 16, "gate": both[:, :, 1]}
+        if rows == BLOCK:
+            room = paged_attention.parts(bounds, rows, heads, dim)
+            yield partial(ops.block_attention, q, *cached, table, *words, bounds, room, out, **how)
+        else:
+            yield partial(ops.prefill_attention, q, *cached, table, 64, rows, out, **how)
+
+
+def drafter() -> Iterator[Call]:
+    heads, kv_heads, dim, layers = 32, 8, 128, 6
+    pages, table, words, bounds = bf16(64, layers, 2, kv_heads, 256, dim), int32(64), (int32(1), int32(1)), int32(100)
+    q, out = bf16(BLOCK, heads, dim), bf16(BLOCK, heads, dim)
+    wide = bf16(BLOCK, (heads + 2 * kv_heads) * dim).view(BLOCK, heads + 2 * kv_heads, dim)
+    cached = (pages[:, 0, 0], pages[:, 0, 1])
+    yield partial(
+        ops.kv_write, wide[:, :heads], wide[:, heads : heads + kv_heads], wide[:, heads + kv_heads :], fp32(dim),
+        fp32(dim), fp32(9, dim), table, *words, *cached, q, 1e-6,
+    )  # fmt: skip
+    room = paged_attention.parts(bounds, BLOCK, heads, dim)
+    for causal, window in ((False, None), (True, 4096)):
+        how: dict[str, Any] = {"scale": 0.1, "causal": causal, "window": window}
+        yield partial(ops.block_attention, q, *cached, table, *words, bounds, room, out, **how)
+    weight, norms, rope = bf16(layers, 2, kv_heads * dim, HIDDEN), fp32(layers, dim), fp32(9, dim)
+    all_pages = (pages[:, :, 0].transpose(0, 1), pages[:, :, 1].transpose(0, 1))
+    for rows in (BLOCK, 2048):
+        tables = table.expand(layers, -1)
+        yield partial(ops.draft_context, bf16(rows, HIDDEN), weight, norms, rope, tables, *words, *all_pages, 1e-6)
+    settle: Any = ops.accept
+    ints: Any = [int32(n) for n in (BLOCK, BLOCK, 3, accepting.FIELDS, BLOCK)]
+    yield partial(settle, *ints, int32(8, accepting.RECORD + BLOCK), 7)
+
+
+def weights(*shape: int, experts: bool = False) -> Iterator[packed.Weight]:
+    """One shape in every kind of weight."""
+    yield packed.Weight(bf16(*shape), None)
+    yield packed.Weight(torch.empty(shape, dtype=torch.int8, device=META), fp32(*shape[:-1]))
+    if experts:
+        yield packed.pack_mxfp4(bf16(*shape))
+
+
+def linear() -> Iterator[Call]:
+    valid, squares = int32(1), fp32(BLOCK, HIDDEN // 16)
+    for n in (CHANNELS + VALUES + 2 * HEADS, 2 * 16 * 256 + 4 * 256):
+        for weight in weights(n, HIDDEN):
+            yield partial(ops.linear, bf16(BLOCK, HIDDEN), weight, valid, bf16(BLOCK, n), squares=squares)
+    fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    for weight in weights(HIDDEN, VALUES):
+        x, gate, out = bf16(BLOCK, VALUES), bf16(BLOCK, VALUES), bf16(BLOCK, HIDDEN)
+        yield partial(ops.linear, x, weight, valid, out, norm=fp32(DIM), gate=gate, residual=out, feed=fed)
+        yield partial(ops.linear, x, weight, valid, out, residual=out, feed=fed)
+    yield partial(ops.norm, bf16(BLOCK, HIDDEN), fp32(HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
+    yield partial(ops.embed, int32(BLOCK), bf16(VOCAB, HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
+
+
+def mixture() -> Iterator[Call]:
+    valid, where = int32(1), plan(EXPERTS, TOP, True, META)
+    x, h, out = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN)
+    hidden, fed = bf16(BLOCK, TOP + 1, WIDTH), feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where)
+    for up in weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True):
+        yield partial(ops.expert_up, h, up, where, hidden)
+    for down in weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True):
+        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed)
+
+
+def head() -> Iterator[Call]:
+    room, squares = chosen(VOCAB, META), fp32(BLOCK, HIDDEN // 16)
+    for weight in weights(VOCAB, HIDDEN):
+        yield partial(
+            ops.head, bf16(BLOCK, HIDDEN), weight, int32(1), fp32(1), int32(2), int32(BLOCK), room, squares=squares
+        )
+
+
+def prefill() -> Iterator[Call]:
+    rows = 2048
+    x, residual, out = bf16(rows, VALUES), bf16(rows, HIDDEN), bf16(rows, HIDDEN)
+    for weight in weights(HIDDEN, VALUES):
+        yield partial(ops.prefill_linear, x, weight, out, residual=residual)
+    for up, down in zip(
+        weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True), weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True),
+        strict=True,
+    ):  # fmt: skip
+        yield partial(
+            ops.prefill_experts,
+            residual,
+            fp32(rows, EXPERTS + 1),
+            up,
+            down,
+            rows,
+            residual,
+            out,
+            experts=EXPERTS,
+            top=TOP,
+        )
