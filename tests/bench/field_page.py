@@ -49,7 +49,8 @@ def counts(figures: dict[str, float]) -> Iterator[str]:
     share = f", {wrong / now:.1%}" if now else ""
     yield f"**{figures['repos']:g} repositories, {now} findings, {wrong} of them wrong{share}.** Counting also what was"
     ever, wrong_ever = int(figures["findings_ever"]), int(figures["wrong_ever"])
-    yield f"reported before the mending below: {ever} findings, {wrong_ever} wrong.\n"
+    yield f"reported before the mending below: {ever} findings, {wrong_ever} wrong. So few findings bound the share"
+    yield "of wrong ones loosely, and the probes were mended on these very repositories.\n"
 
 
 def repos(summaries: list[dict[str, Any]], known: dict[str, list[dict[str, Any]]]) -> Iterator[str]:
