@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bench import figures
+from tests.orchestrator.cli.test_thinking import ESCAPES
 
 SUITES = (
     "tests/review_agents/test_injection.py",
@@ -33,8 +34,9 @@ def run() -> dict[str, float]:
     pytest.main([*SUITES, "-q", "--no-header", "-p", "no:cacheprovider"], plugins=[outcomes])
     attacks: dict[str, bool] = {}
     for name, passed in outcomes.passed.items():
-        attack = found[1] if (found := re.search(r"\[(.*)\]$", name)) else name
-        attacks[attack] = attacks.get(attack, True) and passed
+        found = re.search(r"\[(.*)\]$", name)
+        for attack in ESCAPES if name == SUITES[-1] else [found[1]] if found else []:
+            attacks[attack] = attacks.get(attack, True) and passed
     result = {
         "attacks": len(attacks),
         "obeyed": sum(not held for held in attacks.values()),
