@@ -326,9 +326,10 @@ class Engine:
             live.reuse = _reuse(len(prompt), found)
             live.tell(Started(live.reuse))
         checkpoints = self._places(live.request, target.position)
+        rows = max(self._slice_rows, target.facts.slice_rows)
         for end in [*checkpoints, len(prompt) - 1]:
             while target.position < end and not live.cancelled.is_set():
-                slice_end = min(end, (target.position // self._slice_rows + 1) * self._slice_rows)
+                slice_end = min(end, (target.position // rows + 1) * rows)
                 target.prefill(prompt[target.position : slice_end])
                 self._alive()
             if target.position in checkpoints or live.cancelled.is_set():

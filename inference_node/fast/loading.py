@@ -47,6 +47,9 @@ from inference_node.speculate.seam import CHUNK, Sampling, TargetFacts
 log = logging.getLogger(__name__)
 
 LOSSY = ("int8", "mxfp4")
+SLICE = 2048
+"""Prompt rows between two looks at whether the client is still there, on an accelerator."""
+
 SPARE_PAGES = 32
 """Cache pages beside those of the live sequence and of the kept states: copies that are being written."""
 
@@ -124,6 +127,7 @@ def load_fast(
         drafter=loaded.config.kind if loaded is not None else draft,
         rollback=rollback if shape.recurrent_layers else "none",
         weight_bytes=made.bytes,
+        slice_rows=CHUNK if where.type == "cpu" else SLICE,
     )
     target = assemble(
         made, shape, rope_of(config, where, files.name), facts, loaded,

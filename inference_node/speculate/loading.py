@@ -100,7 +100,10 @@ def load_reference(
         weight_bytes=text.weight_bytes,
     )
     told("ready", 1.0)
-    return Loaded(make_target(text, drafts, facts, own_noise=own_noise, holes=holes(tokenizer, text.known_ids, text.device)), files)
+    return Loaded(
+        make_target(text, drafts, facts, own_noise=own_noise, holes=holes(tokenizer, text.known_ids, text.device)),
+        files,
+    )
 
 
 def stop_ids(files: ModelFiles, config: Any, tokenizer: Any | None) -> set[int]:
