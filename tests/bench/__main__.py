@@ -43,10 +43,13 @@ def review_with_agents(
     repos: Bench = DEFAULT_BENCH,
     keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
     recordings: Annotated[Path | None, typer.Option(help="Play NAME.json of this folder instead of a node.")] = None,
+    exports: Annotated[Path | None, typer.Option(help="Only score NAME.json of this folder.")] = None,
 ) -> None:
     """Reviews with agents of the repos with planted faults: recall by kind, precision, decoys, tokens."""
     named = [name for name in only.split(",") if name]
-    figures = thinking.run(checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings)
+    figures = thinking.run(
+        checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings, exports_in=exports
+    )
     show("review-bench-agents", figures)
 
 

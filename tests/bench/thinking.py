@@ -25,12 +25,19 @@ def run(
     only: Sequence[str] = (),
     keep: Path | None = None,
     recordings: Path | None = None,
+    exports_in: Path | None = None,
 ) -> dict[str, float]:
-    """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead."""
+    """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead.
+
+    `exports_in` has the exports of reviews that were made by hand (NAME.json): they are only scored.
+    """
     with reviewing.folder(keep) as work:
         repos = [repo for repo in reviewing.made_repos(bench, work, fixed=False) if not only or repo.name in only]
         exports = {}
         for repo in repos:
+            if exports_in is not None:
+                exports[repo.name] = json.loads((exports_in / f"{repo.name}.json").read_text(encoding="utf-8"))
+                continue
             address = f"recording:{recordings / repo.name}.json" if recordings else node
             exports[repo.name] = thought(
                 repo, work / "thinking", work / f"{repo.name}-agents.json", address, model, focuses
@@ -48,7 +55,7 @@ def run(
         **{f"recall_{kind}": share for kind, share in together["by_kind"].items()},
         **tokens(exports),
     }
-    figures.record("review-bench-agents", result, model=model_of(exports), focuses=focuses or "all")
+    figures.record("review-bench-agents", result, model=model_of(exports), focuses=focuses_of(exports))
     return result
 
 
@@ -104,6 +111,11 @@ def tokens(exports: dict[str, Any]) -> dict[str, float]:
         "confirmed_by_agents": confirmed,
         "tokens_per_confirmed": round((read - known + written) / confirmed) if confirmed else 0,
     }
+
+
+def focuses_of(exports: dict[str, Any]) -> str:
+    """By repo, as the exports have them."""
+    return "; ".join(f"{name}: {', '.join(export['tokens']['by_focus'])}" for name, export in exports.items())
 
 
 def model_of(exports: dict[str, Any]) -> str:
