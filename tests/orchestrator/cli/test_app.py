@@ -18,6 +18,8 @@ COMMANDS = [
     ("reviews", "show"),
     ("reviews", "compare"),
     ("reviews", "export"),
+    ("reviews", "memo"),
+    ("reviews", "transcripts"),
     ("reviews", "cancel"),
     ("schedules",),
     ("schedules", "list"),
