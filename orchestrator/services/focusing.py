@@ -74,12 +74,13 @@ def run_all(
 
 
 def chosen(job: Job, repo: Repo) -> tuple[Focus, ...]:
-    """Those asked for, else those that the repo wishes for, else all; in the order in which they go."""
+    """Those asked for, else those that the repo wishes for, else the operator's default; in their order."""
     known = job.shop.focuses
     if not job.asked.agents or job.shop.chat is None:
         return ()
     wished = [name for name in repo.settings.focuses if name in known]
-    names = set(job.asked.focuses or wished or known)
+    default = known if job.shop.settings.default_focuses == "all" else ()
+    names = set(job.asked.focuses or wished or default)
     return tuple(focus for name, focus in known.items() if name in names)
 
 

@@ -1,5 +1,6 @@
 """Agents within a review: the whole path over a scripted model, a sandbox that plays a script, and real tables."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -74,6 +75,13 @@ def test_without_agents_nothing_of_it_happens(shop: Workshop) -> None:
 def test_only_the_focuses_that_were_asked_for_run(shop: Workshop) -> None:
     page = reviewed(shop, focuses=("correctness",))
     assert [one.name for one in page.steps if one.name.startswith("focus:")] == ["focus:correctness"]
+
+
+def test_where_the_operator_says_none_only_focuses_that_are_named_run(shop: Workshop) -> None:
+    quiet = replace(shop, settings=shop.settings.model_copy(update={"default_focuses": "none"}))
+    assert not [one.name for one in reviewed(quiet).steps if one.name.startswith("focus:")]
+    named = reviewed(quiet, focuses=("correctness",), force=True)
+    assert [one.name for one in named.steps if one.name.startswith("focus:")] == ["focus:correctness"]
 
 
 def test_a_focus_that_does_not_exist_is_refused_with_those_that_do(shop: Workshop) -> None:
