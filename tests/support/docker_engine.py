@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -134,7 +135,9 @@ def data_root(folder: Path, kind: str) -> Iterator[tuple[Path, IO[str]]]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield folder / kind, lock
+            with tempfile.TemporaryDirectory(prefix=f"{kind}-") as alone:  # Podman wants a short path
+                yield Path(alone), lock
+                unmount_below(Path(alone))
         else:
             yield shared, lock
 

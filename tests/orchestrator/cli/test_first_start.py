@@ -119,8 +119,10 @@ def test_a_demo_node_beside_the_service_shows_its_health_tau_and_speed_on_the_no
         return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", httpx.get(f"{up.url}/node", timeout=30).text))
 
     wait_for(lambda: "answers in" in shown(), 240)
-    found = re.search(r"figures: (http://127\.0\.0\.1:\d+)/", up.said)
-    assert found is not None, up.said
+    figures = r"figures: (http://127\.0\.0\.1:\d+)/"
+    wait_for(lambda: re.search(figures, up.said) is not None, 60)  # said once it answers, so maybe a moment later
+    found = re.search(figures, up.said)
+    assert found is not None
     assert f"Address {found[1]}" in shown() and "smollm2-135m-instruct" in shown()
     body = {"messages": [{"role": "user", "content": "Repeat five times: the lamp is lit."}], "max_tokens": 40}
     answer = httpx.post(f"{found[1]}/v1/chat/completions", json={**body, "temperature": 0}, timeout=240).json()
