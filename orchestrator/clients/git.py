@@ -225,6 +225,10 @@ class Git:
                 if door.spent:
                     cap = self._rules.max_repo_bytes >> 20
                     raise TooLarge(f"git could not {action}: the server sent more than {cap} MiB.") from None
+                if door.failed:
+                    raise UnreachableRepo(
+                        f"git could not {action}: {printable(door.failed[-1])}.", retry=True
+                    ) from None
                 raise explained(error, action) from None
 
     def _mirror(self, url: str) -> Path:

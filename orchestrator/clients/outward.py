@@ -44,7 +44,10 @@ def _hidden_ipv4(address: Address) -> ipaddress.IPv4Address | None:
 
 
 class Outward:
-    """Open as a context manager around one git command. `refused` names, in words, what was not let through."""
+    """Open as a context manager around one git command.
+
+    `refused` names, in words, what was not let through, and `failed` what could not be reached.
+    """
 
     def __init__(self, *, allowed: Ranges, bytes_cap: int):
         self._allowed = allowed
@@ -52,6 +55,7 @@ class Outward:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._ended = threading.Event()
         self.refused: list[str] = []
+        self.failed: list[str] = []
 
     @property
     def spent(self) -> bool:
@@ -88,12 +92,17 @@ class Outward:
             try:
                 client.settimeout(CONNECT_S)
                 host, port = _greeting(client)
+            except (OSError, ValueError):
+                _answer(client, FAILED)
+                return
+            try:
                 server = self._connect(host, port)
             except PermissionError as error:
                 self.refused.append(str(error))
                 _answer(client, NOT_ALLOWED)
                 return
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                self.failed.append(_in_words(host, port, error))
                 _answer(client, FAILED)
                 return
             with server:
@@ -130,6 +139,14 @@ class Outward:
                     other[side].sendall(data)
                 except OSError:
                     return
+
+
+def _in_words(host: str, port: int, error: OSError | ValueError) -> str:
+    if isinstance(error, socket.gaierror | ValueError):  # ValueError: no name at all, such as an empty label
+        return f'no machine is known by the name "{host}"'
+    if isinstance(error, TimeoutError):
+        return f'"{host}" does not answer on port {port}'
+    return f'"{host}" cannot be reached on port {port}: {error.strerror or error}'
 
 
 def _greeting(client: socket.socket) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """Mirrors of local and remote repos, most of them hostile."""
 
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -434,3 +435,13 @@ def test_an_unknown_host_may_be_tried_again(mirrors: Git) -> None:
     with pytest.raises(UnreachableRepo) as caught:
         mirrors.probe("https://no-such-host.invalid/x")
     assert caught.value.retry
+    assert 'no machine is known by the name "no-such-host.invalid"' in str(caught.value)
+    assert "SOCKS" not in str(caught.value)  # how git is led out is nothing that its user knows of
+
+
+def test_a_port_on_which_nothing_listens_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    rules = GitRules(schemes=("http",), allow_ranges=("127.0.0.0/8",))
+    with pytest.raises(UnreachableRepo, match=f'"127.0.0.1" cannot be reached on port {port}: Connection refused'):
+        Git(tmp_path / "mirrors", rules).probe(f"http://127.0.0.1:{port}/x")
