@@ -20,7 +20,7 @@ $ python -m tests.bench.field_page               # writes this page
 Every finding was judged by hand: its reproduction was run again in a clone and an environment made by hand, and the
 source was read. The judgements are in [field-tests.toml](field-tests.toml), what the reviews said, in short, in
 [field-tests.json](field-tests.json); this page is made from both. What went wrong on the way was mended as a kind and
-the repo reviewed again.
+the repo in which it was seen reviewed again; the others keep the review that they had, by somewhat older probes.
 """
 NOT_INSTALLED = "the package could not be installed: "
 
