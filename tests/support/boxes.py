@@ -16,6 +16,7 @@ test is skipped, loudly. Settings come from `here()`, which makes installs work 
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -152,5 +153,6 @@ def here(**given: Any) -> Settings:
 
 @cache
 def own_settings() -> dict[str, Any]:
-    """What `lamplighter doctor --adopt` would write here."""
-    return package_index.advise(load()).settings
+    """What `lamplighter doctor --adopt` would write here for somebody who has written nothing yet."""
+    with tempfile.TemporaryDirectory() as empty:  # not the person's own data folder: its settings may be adopted ones
+        return package_index.advise(load(data=Path(empty))).settings

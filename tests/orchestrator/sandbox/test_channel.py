@@ -37,6 +37,7 @@ class Runner:
     def __init__(self) -> None:
         self.from_worker, self.worker_out = os.pipe()
         self.worker_in, self.to_worker = os.pipe()
+        self.leaving = threading.Lock()
 
     # What the channel uses
     def read(self, most: int) -> bytes:
@@ -65,9 +66,10 @@ class Runner:
         return kind, stream, os.read(self.from_worker, length) if length else b""
 
     def leave(self) -> None:
-        if self.to_worker >= 0:
-            os.close(self.to_worker)
-            self.to_worker = -1
+        with self.leaving:  # the test's own thread and the channel's may both want to
+            if self.to_worker >= 0:
+                os.close(self.to_worker)
+                self.to_worker = -1
 
 
 class Sink:
