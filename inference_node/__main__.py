@@ -8,9 +8,11 @@ import socket
 import sys
 import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -341,19 +343,16 @@ def _generate(
         )
         ticket = engine.submit(request, events.put)
         parser = AnswerParser(form=None, thinking=inside)
-        while True:
-            try:
+        with _first_ctrl_c(ticket.cancel):
+            while True:
                 event = events.get()
-            except KeyboardInterrupt:
-                ticket.cancel()
-                continue
-            deltas = parser.feed(event.text) if isinstance(event, Piece) else []
-            deltas += parser.finish() if isinstance(event, Ended) else []
-            for delta in deltas:
-                if isinstance(delta, Thought | Text):
-                    _write(delta.text, faint=isinstance(delta, Thought))
-            if isinstance(event, Ended):
-                break
+                deltas = parser.feed(event.text) if isinstance(event, Piece) else []
+                deltas += parser.finish() if isinstance(event, Ended) else []
+                for delta in deltas:
+                    if isinstance(delta, Thought | Text):
+                        _write(delta.text, faint=isinstance(delta, Thought))
+                if isinstance(event, Ended):
+                    break
         typer.echo()
         ending = event.ending
         if ending.error is not None:
@@ -363,6 +362,21 @@ def _generate(
             raise typer.Exit(130)
     finally:
         engine.close()
+
+
+@contextmanager
+def _first_ctrl_c(does: Callable[[], None]) -> Iterator[None]:
+    """The first Ctrl-C does this, wherever it comes in between; the second interrupts as ever."""
+
+    def once(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        threading.Thread(target=does, daemon=True).start()  # a lock that it wants may be held where we interrupt
+
+    before = signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _summary(ending: Any) -> str:

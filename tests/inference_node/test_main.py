@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from inference_node import __main__ as node_main
 from inference_node.lab.fabricate import Fabricated
 
 Fabricate = Callable[..., Fabricated]
@@ -203,6 +204,17 @@ def test_ctrl_c_ends_an_answer_and_still_tells_its_figures(fabricated: Fabricate
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "[cancelled]" in told and "tokens/s" in told and "Traceback" not in told
+
+
+def test_a_ctrl_c_between_two_pieces_cancels_and_only_the_second_interrupts() -> None:
+    """While a piece was being written it used to end the command without its figures."""
+    cancelled = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), node_main._first_ctrl_c(cancelled.set):
+        signal.raise_signal(signal.SIGINT)
+        assert cancelled.wait(10)
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.slow
