@@ -7,6 +7,13 @@ process, in its usual order. The node's tests compute and those of the service m
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples for the same tree, so that a change never fails by luck. New ones are looked for with
+# `make test ARGS="--hypothesis-profile=explore"`.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("explore", max_examples=2000, deadline=None)
+settings.load_profile("steady")
 
 HERE = Path(__file__).parent
 ENGINES = ("orchestrator/sandbox", "orchestrator/jobs", "orchestrator/deploy")  # each would start engines of its own

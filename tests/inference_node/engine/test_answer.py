@@ -143,7 +143,7 @@ def test_white_space_around_a_thought_and_a_call_is_not_shown() -> None:
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=5),
     thinking=st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_pieces_put_together_are_the_whole(
     form: ToolForm | None, parts: list[str], sizes: list[int], thinking: bool
 ) -> None:
@@ -153,7 +153,7 @@ def test_pieces_put_together_are_the_whole(
 
 
 @given(city=st.text(max_size=20), sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_string_comes_through_a_call_unchanged(city: str, sizes: list[int]) -> None:
     if "\n</parameter>" in city or any("\ud800" <= char <= "\udfff" for char in city):
         return

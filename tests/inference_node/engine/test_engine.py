@@ -421,7 +421,7 @@ def test_what_is_kept_after_a_stop_string_does_not_depend_on_the_drafter(
 BYTES = (ids("é")[0], ids("é")[1], ids("漢")[0], ids("🙂")[0])  # tokens that are part of a character
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     said=st.lists(st.sampled_from([*"eé漢🙂 a", *BYTES, END]), min_size=1, max_size=24),
     stops=st.lists(st.sampled_from(["e", "é", "\ufffd", "ea", "漢", "🙂 ", "a é"]), min_size=1, max_size=3),

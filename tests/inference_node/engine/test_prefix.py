@@ -191,7 +191,7 @@ tokens = st.lists(st.integers(0, 2), min_size=1, max_size=12)
     steps=st.lists(st.tuples(tokens, st.sampled_from(["keep", "remember", "find"])), min_size=1, max_size=25),
     budget=st.integers(1, 6),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_tree_agrees_with_a_plain_list_of_sequences(steps: list[tuple[list[int], str]], budget: int) -> None:
     """The known length is that of the longest common start; a checkpoint found is on the path, held and not released;
     bytes stay within the budget and are those of the checkpoints held."""

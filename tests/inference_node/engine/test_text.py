@@ -104,7 +104,7 @@ def test_control_tokens_have_no_text() -> None:
     stops=st.lists(st.text(alphabet="abS🙂\n", min_size=1, max_size=4), max_size=3),
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_text_does_not_depend_on_how_many_tokens_a_cycle_commits(
     text: str, stops: list[str], sizes: list[int]
 ) -> None:
@@ -123,7 +123,7 @@ def test_the_text_does_not_depend_on_how_many_tokens_a_cycle_commits(
 
 
 @given(text=st.text(max_size=30), sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_tokens_are_complete_exactly_when_their_text_was_given_out(text: str, sizes: list[int]) -> None:
     text = "".join(char for char in text if not "\ud800" <= char <= "\udfff")
     stream = TextStream(toy().bytes_of, ("zz",))

@@ -46,7 +46,6 @@ def test_every_operation_answers_as_its_document_says(document: schemathesis.Bas
         @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
         @settings(
             max_examples=20,
-            deadline=None,
             phases=[Phase.explicit, Phase.generate],
             suppress_health_check=list(HealthCheck),
             derandomize=True,

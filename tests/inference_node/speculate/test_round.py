@@ -29,7 +29,7 @@ class Pattern(NoDrafter):
         return [*drafts[:right], *((token + 1) % 504 for token in drafts[right:])]
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.data(),
     family=st.sampled_from(["qwen3_5_moe", "qwen3_5", "qwen3"]),
@@ -83,7 +83,7 @@ def test_text_and_state_do_not_depend_on_what_was_drafted(
         target.pair.drafter = before
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     length=st.integers(2, 400), cuts=st.lists(st.integers(1, 5), max_size=4), weights=st.sampled_from(["fp32", "bf16"])
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft4Validator, FormatChecker
 from markdown_it import MarkdownIt
@@ -281,7 +281,6 @@ def every(tokens: list[Token]) -> Any:
 lines = st.text(st.one_of(st.sampled_from("`*_[]()<>#@!|~\\&:/.-+=1 \t\nwhtps"), st.characters()), max_size=60)
 
 
-@settings(deadline=None)
 @given(lines)
 def test_an_escaped_line_renders_as_its_own_text(line: str) -> None:
     line = " ".join(visible(line).split())
@@ -291,14 +290,12 @@ def test_an_escaped_line_renders_as_its_own_text(line: str) -> None:
     assert {token.type for token in tokens} == {"paragraph_open", "paragraph_close", "text"}
 
 
-@settings(deadline=None)
 @given(lines)
 def test_an_escaped_description_is_nothing_but_paragraphs(text: str) -> None:
     types = {token.type for token in every(PAGE.parse(paragraphs(text)))}
     assert types <= {"paragraph_open", "paragraph_close", "inline", "text", "softbreak"}
 
 
-@settings(deadline=None)
 @given(lines)
 def test_a_fence_holds_exactly_its_text(text: str) -> None:
     tokens = PAGE.parse("\n".join(fenced(text)))
@@ -306,7 +303,6 @@ def test_a_fence_holds_exactly_its_text(text: str) -> None:
     assert tokens[0].content.rstrip("\n") == visible(text).rstrip("\n")
 
 
-@settings(deadline=None)
 @given(lines)
 def test_a_code_span_holds_exactly_its_text(text: str) -> None:
     (span,) = [token for token in every(PAGE.parse("x" + code(text))) if token.type == "code_inline"]

@@ -46,7 +46,7 @@ def test_any_text_can_be_stored_and_comes_back_readable(each_sessions: Sessions,
     assert (expected == text) == (UNSTORABLE.search(text) is None)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(), max_size=50))
 def test_no_text_is_refused_by_either_database(each_sessions: Sessions, text: str) -> None:
     assert roundtrip(each_sessions, text).summary == storable(text)
@@ -57,7 +57,7 @@ def test_a_text_of_three_million_characters_is_kept_whole(each_sessions: Session
     assert roundtrip(each_sessions, text).summary == text
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=10),

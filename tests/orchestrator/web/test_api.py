@@ -236,7 +236,7 @@ def test_no_request_that_fits_the_description_is_our_fault(app: FastAPI, street:
     host = {"Host": "127.0.0.1:8750"}
     schema = schemathesis.openapi.from_asgi("/api/openapi.json", app, headers=host)
     quick = settings(
-        max_examples=12, deadline=None, phases=[Phase.generate], database=None, derandomize=True,
+        max_examples=12, phases=[Phase.generate], database=None, derandomize=True,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     checked = []

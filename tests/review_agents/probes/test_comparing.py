@@ -1,11 +1,9 @@
 """Shown output against real output: what is tolerated, what is doubtful, what is a difference."""
 
 import datetime
-import re
-import string
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from review_agents.probes.comparing import Verdict, compare, parse_value, raised_in, same_number
@@ -156,24 +154,23 @@ def test_numbers_agree_up_to_the_digits_shown(shown: str, real: str, same: bool)
 
 # Properties ------------------------------------------------------------------------------
 
-words = st.text(string.ascii_lowercase, min_size=2, max_size=8)
+# Letters that cannot spell what the comparison knows as telling ("elapsed", "tmp"): Hypothesis also tries words that it
+# reads in our source.
+words = st.text("bcdfghjklmnqrstvwxz", min_size=2, max_size=8)
 lines = st.lists(st.lists(words, min_size=1, max_size=6).map(" ".join), min_size=1, max_size=8)
 anything = st.text(max_size=200)
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(anything, st.booleans(), st.booleans())
 def test_output_equals_itself(text: str, stable: bool, whole: bool):
     assert compare(text, text, stable=stable, whole=whole).verdict is Verdict.SAME
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(anything, anything, st.booleans())
 def test_no_pair_of_texts_breaks_the_comparison(shown: str, real: str, stable: bool):
     compare(shown, real, stable=stable)
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(
     lines,
     st.datetimes(min_value=datetime.datetime(1990, 1, 1)),
@@ -190,7 +187,6 @@ def test_times_anywhere_do_not_matter(
     assert compare("\n".join(shown), "\n".join(real)).verdict.agrees
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(lines, st.lists(words, min_size=2, max_size=4), st.lists(words, min_size=2, max_size=4), st.data())
 def test_paths_anywhere_do_not_matter(text: list[str], one: list[str], other: list[str], data: st.DataObject):
     at = data.draw(st.integers(0, len(text) - 1))
@@ -200,7 +196,6 @@ def test_paths_anywhere_do_not_matter(text: list[str], one: list[str], other: li
     assert compare("\n".join(shown), "\n".join(real), stable=True).verdict.agrees
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(lines, st.data())
 def test_a_changed_word_does(text: list[str], data: st.DataObject):
     flat = " ".join(text).split()
@@ -208,8 +203,7 @@ def test_a_changed_word_does(text: list[str], data: st.DataObject):
     at = data.draw(st.integers(0, len(text) - 1))
     line = text[at].split()
     word = data.draw(st.integers(0, len(line) - 1))
-    other = data.draw(words.filter(lambda new: new not in flat and not re.search(r"tmp|temp|pid|seed|random", new)))
-    assume(not any(re.search(r"tmp|temp|pid|seed|random", old) for old in flat))
+    other = data.draw(words.filter(lambda new: new not in flat))
     changed = list(text)
     changed[at] = " ".join([*line[:word], other, *line[word + 1 :]])
     found = compare("\n".join(text), "\n".join(changed), stable=True, whole=True)

@@ -1,6 +1,6 @@
 """Blocks and passages of README and docs pages, from ordinary and from tricky sources."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from review_agents.probes.documents import Block, BlockKind, read_document
@@ -312,14 +312,12 @@ def test_files_outside_the_folder_are_not_made():
     assert blocks('```python title="../../x.py"\na = 1\n```\n')[0].filename == ""
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(st.text(max_size=400))
 def test_no_text_breaks_the_reading(text: str):
     read_document("README.md", text)
     read_document("README.rst", text)
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(st.lists(st.sampled_from(MARKDOWN.splitlines() + RST.splitlines()), max_size=40))
 def test_no_mixture_of_lines_breaks_the_reading(lines: list[str]):
     source = "\n".join(lines)

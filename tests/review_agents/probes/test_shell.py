@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from review_agents.probes import recipes
@@ -48,7 +48,6 @@ def test_a_heredoc_is_no_command():
     assert command.values == ["cat"] and command.writes == ("a",)
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_words(text: str):
     for word in words_of(text):
@@ -56,7 +55,6 @@ def test_no_text_breaks_the_words(text: str):
     simple_commands(text)
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(
     st.lists(
         st.text(st.characters(exclude_characters="\0\n\r", codec="utf-8"), min_size=1, max_size=8),
@@ -167,7 +165,6 @@ def test_the_status_of_a_recipe_is_that_of_its_last_part():
     assert ran.returncode == 7
 
 
-@settings(deadline=None)  # other work shares the machine
 @given(st.text(st.characters(exclude_characters="\0\r", codec="utf-8"), max_size=80))
 def test_a_heredoc_gives_exactly_its_text(text: str):
     script = recipes.heredoc("cat", text)
