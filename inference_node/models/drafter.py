@@ -9,7 +9,8 @@ block - 1 masks. Row i predicts the token at its own position.
     keys     RoPE(RMSNorm(Wk context)), values Wv context; block rows go through input_layernorm first
 
 All norms are plain RMSNorm (the target's may be 1 + w). Names of parameters are those of the released files. Training
-runs the same module: attention is handed in, so that it may be over cache pages or over a training mask.
+runs the same module: attention is handed in, so that it may be over cache pages or over a training mask, and a block's
+rows [rows, ...] may stand behind further dimensions, one block each.
 Checked by: tests/inference_node/models/test_drafter.py, against z-lab's own package.
 """
 
@@ -26,7 +27,7 @@ from inference_node.models.draft_config import DraftConfig
 from inference_node.models.rope import Rope, rotate
 
 Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(layer, q [rows, heads, dim], k [rows, kv_heads, dim], v) of the block, rotated -> [rows, heads, dim]."""
+"""(layer, q [..., rows, heads, dim], k [..., rows, kv_heads, dim], v) of the block, rotated -> as q."""
 
 
 class Norm(nn.Module):
@@ -55,12 +56,12 @@ class DraftAttention(nn.Module):
         self.k_norm = Norm(c.head_dim, c.eps)
 
     def keys(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rotated keys and plain values [n, kv_heads, dim] of context rows or of block rows."""
-        k, v = (part(x).view(x.shape[0], -1, self.dim) for part in (self.k_proj, self.v_proj))
+        """Rotated keys and plain values [..., n, kv_heads, dim] of context rows or of block rows."""
+        k, v = (part(x).view(*x.shape[:-1], -1, self.dim) for part in (self.k_proj, self.v_proj))
         return rotate(self.k_norm(k), cos, sin), v
 
     def queries(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        return rotate(self.q_norm(self.q_proj(x).view(x.shape[0], -1, self.dim)), cos, sin)
+        return rotate(self.q_norm(self.q_proj(x).view(*x.shape[:-1], -1, self.dim)), cos, sin)
 
 
 class DraftMlp(nn.Module):
@@ -87,14 +88,14 @@ class BlockConv(nn.Module):
         self.kernel_projection = nn.Linear(c.hidden, 2 * c.conv_kernel * (c.hidden // c.conv_group), bias=False)
 
     def kernels(self, x: torch.Tensor) -> torch.Tensor:
-        """[rows, 2, taps, groups] from the sublayer's normed input."""
-        return self.kernel_projection(x).view(x.shape[0], 2, self.taps, -1)
+        """[..., rows, 2, taps, groups] from the sublayer's normed input."""
+        return self.kernel_projection(x).view(*x.shape[:-1], 2, self.taps, -1)
 
     def forward(self, x: torch.Tensor, kernels: torch.Tensor, which: int) -> torch.Tensor:
         total = torch.zeros_like(x)
         for tap in range(self.taps):
-            earlier = F.pad(x, (0, 0, tap, 0))[: x.shape[0]]
-            own = kernels[:, which, tap].repeat_interleave(self.group, dim=-1)
+            earlier = F.pad(x, (0, 0, tap, 0))[..., : x.shape[-2], :]
+            own = kernels[..., which, tap, :].repeat_interleave(self.group, dim=-1)
             total = total + (self.base_kernel[which, tap].to(x.dtype) + own) * earlier
         return total
 
@@ -119,7 +120,7 @@ class DraftLayerModule(nn.Module):
         self, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Callable[..., torch.Tensor]
     ) -> torch.Tensor:
         read = attend(self.self_attn.queries(h, cos, sin), *self.self_attn.keys(h, cos, sin))
-        return self.self_attn.o_proj(read.reshape(h.shape[0], -1).to(h.dtype))
+        return self.self_attn.o_proj(read.reshape(*h.shape[:-1], -1).to(h.dtype))
 
 
 def _between(conv: BlockConv | None, h: torch.Tensor, part: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
@@ -178,7 +179,7 @@ class DFlash(nn.Module):
         return [layer.self_attn.keys(fused, cos, sin) for layer in self.layers]  # type: ignore[operator, union-attr]
 
     def forward(self, x: torch.Tensor, position: torch.Tensor, rope: Rope, attend: Attend) -> torch.Tensor:
-        """Hidden rows [rows, hidden] after the final norm, for block embeddings x."""
+        """Hidden rows [..., rows, hidden] after the final norm, for block embeddings x at position [..., rows]."""
         cos, sin = rope.at(position, x.dtype)
         for index, layer in enumerate(self.layers):
 

@@ -24,18 +24,18 @@ class Rope:
     scale: float
 
     def at(self, position: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [n, rotated] for absolute positions [n], made in fp32; a row function."""
-        angle = position.to(torch.float32)[:, None] * self.frequency[None, :]
+        """cos and sin [..., rotated] for absolute positions [...], made in fp32; a row function."""
+        angle = position.to(torch.float32)[..., None] * self.frequency
         angle = torch.cat([angle, angle], dim=-1)
         return (angle.cos() * self.scale).to(dtype), (angle.sin() * self.scale).to(dtype)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [n, heads, dim]; cos and sin [n, rotated]. Dimensions past `rotated` pass through."""
+    """x [..., heads, dim]; cos and sin [..., rotated]. Dimensions past `rotated` pass through."""
     rotated = cos.shape[-1]
     turned, rest = x[..., :rotated], x[..., rotated:]
     first, second = turned.chunk(2, dim=-1)
-    turned = turned * cos[:, None] + torch.cat([-second, first], dim=-1) * sin[:, None]
+    turned = turned * cos[..., None, :] + torch.cat([-second, first], dim=-1) * sin[..., None, :]
     return torch.cat([turned, rest], dim=-1) if rest.shape[-1] else turned
 
 
