@@ -267,9 +267,13 @@ class Session(Record):
     void: bool = False
     reason: str = ""  # why it is void
     pressure: float | None = None  # share of the session in which some task waited for a CPU, 0 to 1
+    foreign: float | None = None  # share of the watched CPUs' time that others used; None: too short to tell
     user_s: float = 0.0
     sys_s: float = 0.0
-    peak_bytes: int = 0
+    peak_bytes: int = 0  # largest resident set of any one process
+    group_peak_bytes: int | None = None  # all of the sandbox together, page cache included; None: the kernel hides it
+    instructions: int | None = None  # executed in user mode; None where the kernel has no such counter
+    figures: dict[str, float] = Field(default_factory=dict)  # the benchmark's own, in seconds
 
 
 class Verdict(StrEnum):

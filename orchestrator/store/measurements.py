@@ -36,6 +36,7 @@ class MeasurementRow(Base):
     contaminated: Mapped[int] = mapped_column(default=0)  # void sessions
     note: Mapped[str] = mapped_column(default="")
     verdict: Mapped[Any | None] = mapped_column(AnyJson)  # records.Change
+    surroundings: Mapped[Any | None] = mapped_column(AnyJson)  # measure.records.Surroundings; empty of older rows
 
 
 def of_review(db: Session, review_id: UUID) -> Sequence[MeasurementRow]:

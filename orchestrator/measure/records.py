@@ -1,0 +1,279 @@
+"""What measuring is about, as frozen records: benchmarks, sessions in their places, outcomes, series, change points.
+
+Times are seconds, sizes bytes, shares and ratios plain numbers (0.02 is two per cent; a ratio is head over base).
+A `review_agents.records.Session` is one fresh process and the unit of all statistics; here it gets its place in a
+design. Everything turns into JSON by pydantic's `TypeAdapter`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from review_agents.records import Environment, Session, Verdict
+
+# What is measured ----------------------------------------------------------------------------
+
+
+class BenchmarkKind(StrEnum):
+    """Where a benchmark came from."""
+
+    CONFIGURED = "configured"  # `.lamplighter.toml`
+    DOCUMENTED = "documented"  # a command that README or docs show
+    SCRIPT = "script"  # a file in benchmarks/
+    PYTEST_BENCHMARK = "pytest-benchmark"
+    PYPERF = "pyperf"
+    ASV = "asv"
+    TEST_RUN = "test run"
+    SLOW_TEST = "slow test"
+    IMPORT = "import"
+    PROGRAM = "program"  # an entry point's start
+    AGENT = "agent"  # asked for with `measure`
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A command that is timed as a fresh process.
+
+    The same files run against base and head: those that the head has, so that only the measured code differs.
+    """
+
+    name: str  # keeps its meaning from night to night
+    kind: BenchmarkKind
+    command: str  # bash
+    environment: Environment = Environment.TEST
+    figures_file: str = ""  # the benchmark writes its own figures there, as JSON; empty: read from its output
+    files: tuple[str, ...] = ()  # tracked files that are the benchmark and not the code under test
+    inside: tuple[str, ...] = ()  # programs of ours that it needs inside, by name
+    warm_up: bool = True  # run once before it is timed
+
+
+class Unit(StrEnum):
+    SECONDS = "s"
+    BYTES = "bytes"
+    INSTRUCTIONS = "instructions"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a benchmark that is compared; less is better for all."""
+
+    name: str  # "" is the wall time; "peak memory", "instructions", else a figure of the benchmark's own
+    unit: Unit
+    floor: float  # absolute, in `unit`: what moved less is no change, whatever its share
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """All that must be equal for two numbers to be comparable, and what is only told beside them."""
+
+    machine: str
+    cpu: str = ""  # model
+    kernel: str = ""
+    microcode: str = ""
+    sandbox: str = ""  # backend
+    image: str = ""  # digest, or what stands for it
+    python: str = ""  # full version
+    runtime: str = ""  # container runtime where it is not the usual one
+    pinned: str = ""  # CPUs; empty: not pinned
+    benchmark: str = ""  # digest of the benchmark's command and files
+    dependencies: Mapping[str, str] = field(default_factory=dict)  # resolved versions; no part of the key
+
+
+# Sessions in their places --------------------------------------------------------------------
+
+
+class Side(StrEnum):
+    BASE = "base"
+    HEAD = "head"
+
+
+class Block(StrEnum):
+    SCREEN = "screen"  # 6 + 6
+    CONFIRM = "confirm"  # 10 + 10, independent of the first
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One session in its place. A void one is followed by its repeat in the same place."""
+
+    block: Block
+    place: int  # counted from 0, in the order in which places are gone through
+    side: Side
+    attempt: int  # counted from 1
+    session: Session
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """The fixed program of ours, run in the same box before and after a block."""
+
+    block: Block
+    first_s: float
+    last_s: float
+
+    @property
+    def drift(self) -> float:
+        """Share by which the machine itself became slower or faster meanwhile."""
+        return abs(self.last_s / self.first_s - 1) if self.first_s > 0 else 0.0
+
+
+# Outcomes ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one block says about one metric."""
+
+    ratio: float  # Hodges-Lehmann, head over base
+    low: float  # of its interval
+    high: float
+    p: float  # exact Mann-Whitney, two-sided
+    base: float  # median of the sessions, in the metric's unit
+    head: float
+    sessions: int  # on each side
+
+    @property
+    def effect(self) -> float:
+        """Share by which head differs; above 0 it is slower."""
+        return self.ratio - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on one metric of one benchmark, and what it rests on."""
+
+    verdict: Verdict
+    reason: str
+    screen: Estimate | None = None  # None: contaminated before a number was to be had
+    confirm: Estimate | None = None  # only of candidates
+    within: float | None = None  # with "no change": the share that the true change stays below
+    effect_floor: float | None = None  # share that a change had to reach here
+
+    @property
+    def best(self) -> Estimate | None:
+        """The estimate to quote: the independent one where there is one."""
+        return self.confirm or self.screen
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Proof of which code ran on one side."""
+
+    commit: str
+    import_path: str
+    version: str
+    digest: str  # of the package's files as imported
+    matches: bool  # they are the files of `commit`
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A function of the package by profile, base against head."""
+
+    function: str
+    file: str
+    line: int | None
+    base_s: float  # own time
+    head_s: float
+    base_calls: int
+    head_calls: int
+
+    @property
+    def grew_s(self) -> float:
+        return self.head_s - self.base_s
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What stands beside a confirmed change."""
+
+    grown: tuple[Grown, ...] = ()  # what grew most first
+    base_stacks: Mapping[str, float] = field(default_factory=dict)  # "a;b;c" -> own seconds
+    head_stacks: Mapping[str, float] = field(default_factory=dict)
+    dependencies: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name -> version at base, at head
+    problem: str = ""  # why there is no profile
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Base against head for one metric of one benchmark, in one review."""
+
+    name: str  # of the series: the benchmark, and the metric where it is not the wall time
+    benchmark: Benchmark
+    metric: Metric
+    base_commit: str
+    head_commit: str
+    same_code: bool  # the package's files are equal: an A/A pair, whose alarms are all false
+    machine_key: str
+    outcome: Outcome
+    taken: tuple[Taken, ...] = ()
+    canaries: tuple[Canary, ...] = ()
+    base_ran: Ran | None = None
+    head_ran: Ran | None = None
+    why: Why | None = None
+
+
+# History -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One night of a series."""
+
+    at: datetime
+    commit: str
+    median: float | None  # None: every session was void
+    spread: float | None  # median absolute deviation over the median
+    sessions: tuple[float, ...] = ()  # values of the good ones
+    void: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric on one machine key, oldest first. A new key starts a new series."""
+
+    name: str
+    unit: str
+    machine_key: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    """A step in a series: the change came with a commit after `from_commit`, up to and including `to_commit`."""
+
+    name: str
+    unit: str
+    machine_key: str
+    from_commit: str
+    to_commit: str
+    from_at: datetime
+    to_at: datetime
+    before: float  # median of the level before, in `unit`
+    after: float
+    ratio: float  # after over before
+    points_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A commit that a bisection built and ran, or could not."""
+
+    commit: str
+    outcome: Outcome | None  # against the good end; None: it could not be built or run
+    slow: bool | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bisection:
+    """The search for the commit of a step."""
+
+    name: str
+    good: str
+    bad: str
+    tried: tuple[Tried, ...] = ()
+    culprit: str = ""  # named only if it is slower than its own parent, measured again
+    problem: str = ""  # why none could be named; then `good` and `bad` are the narrowest range known
