@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from orchestrator.services.witness import Witness
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
 from orchestrator.store.findings import FindingRow, Sighting
@@ -319,14 +320,15 @@ class Clock:
 def make_shop(sessions: Sessions, data: Path, **changed: Any) -> Workshop:
     """A workshop without a sandbox whose nudges are only counted (`shop.nudge.woken`)."""
     settings = {"data": data, "host_lock": data / "host.lock", **changed.pop("settings", {})}
+    clock = changed.setdefault("clock", Clock())
     given: dict[str, Any] = {
         "sessions": sessions,
         "settings": Settings(**settings),
         "machine": "machine",
         "git": KnownRemotes(),
         "nudge": Nudges(),
-        "clock": Clock(),
         "resolve": lambda host: (),
+        "witness": Witness(lambda: clock().timestamp()),
     }
     return Workshop(**{**given, **changed})
 

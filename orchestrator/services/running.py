@@ -55,7 +55,8 @@ log = structlog.get_logger(__name__)
 
 CHECKOUT, PREPARE, INSTALL, MERGE, RECORD = "checkout", "prepare", "probe:install", "merge", "record"
 FIRST_PROBE, FIRST_VERIFY, LAST = 10, 1000, 1_000_000  # positions
-RETRY_AFTER_S = 60.0  # times the attempt
+RETRY_AFTER_S = 60.0  # times the attempt, up to
+LONGEST_RETRY_S = 600.0  # below claims.LONGEST_PAUSE
 NODE_AGAIN_S = 60.0  # a node that is away is asked again so often
 # Only the checks of installing and packaging may reach the network, through the egress proxy.
 EGRESS_PROBES = ("install", "wheel", "dependencies")
@@ -509,7 +510,8 @@ def retry_or_fail(hold: Hold, error: RepoProblem | SandboxError) -> bool:
     with hold.shop.sessions.reading() as db:
         most = db.get_one(Review, hold.review_id).max_attempts
     if error.retry and hold.lease.attempt < most:
-        park(hold, after_s=RETRY_AFTER_S * hold.lease.attempt, note=f"tried again later: {error}", count_attempt=True)
+        pause_s = min(RETRY_AFTER_S * hold.lease.attempt, LONGEST_RETRY_S)
+        park(hold, after_s=pause_s, note=f"tried again later: {error}", count_attempt=True)
         return True
     finish(hold, ReviewState.FAILED, error=str(error))
     return False
@@ -518,7 +520,7 @@ def retry_or_fail(hold: Hold, error: RepoProblem | SandboxError) -> bool:
 def park(
     hold: Hold, *, after_s: float, note: str, count_attempt: bool, state: ReviewState = ReviewState.QUEUED
 ) -> None:
-    later = hold.shop.clock() + timedelta(seconds=after_s)
+    later = hold.shop.clock() + timedelta(seconds=after_s) if after_s else None
     try:
         hold.write(
             lambda db: claims.park(

@@ -23,7 +23,8 @@ def sweep(shop: Workshop) -> None:
     """For any process, each minute: reviews of lost workers go on, and waiting ones are announced again."""
     now = shop.clock()
     with shop.sessions.begin() as db:
-        give_up(db, claims.expired(db, now), now)
+        give_up(db, shop.witness.lost(db, now), now)
+        claims.shorten_waits(db, now)
         logs.forget_chunks(db, now - CHUNKS_STAY)
         for machine in machines.silent_since(db, now - MACHINE_GONE):
             machine.worker_pid = None
@@ -55,11 +56,17 @@ def sweep_machine(shop: Workshop) -> None:
 def give_up(db: Session, lost: Sequence[Review], now: datetime) -> None:
     """Take reviews from runners that are dead."""
     for review in lost:
-        state = claims.give_up(db, review, now)
+        state = claims.give_up(db, review, now, where=step_at_work(db, review))
         log.warning("a review lost its worker", review=str(review.id), machine=review.machine, becomes=str(state))
         if state.ended:
             steps.skip_unfinished(db, review.id, now, reason="the worker was lost")
             scheduling.after(db, review, now, state=state)
+
+
+def step_at_work(db: Session, review: Review) -> str:
+    """Its name; empty between two steps."""
+    running = (step.name for step in steps.of_review(db, review.id) if step.state is steps.StepState.RUNNING)
+    return next(running, "")
 
 
 def may_go_on() -> ColumnElement[bool]:

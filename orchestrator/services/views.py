@@ -91,7 +91,7 @@ class ReviewRow:
         """From first start to end; None until it has ended."""
         if self.started_at is None or self.finished_at is None:
             return None
-        return (self.finished_at - self.started_at).total_seconds()
+        return max(0.0, (self.finished_at - self.started_at).total_seconds())  # the clock may have been set back
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class StepRow:
     def seconds(self) -> float | None:
         if self.started_at is None or self.ended_at is None:
             return None
-        return (self.ended_at - self.started_at).total_seconds()
+        return max(0.0, (self.ended_at - self.started_at).total_seconds())
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from orchestrator.sandbox.contract import Box, Limits, Patience, Sandbox
+from orchestrator.services.witness import Witness
 from orchestrator.settings import Settings
 from orchestrator.store.session import Sessions
 from review_agents.focus import Focus
@@ -54,3 +55,4 @@ class Workshop:
     node: Node | None = None  # None: no model is configured, reviews are evidence only
     clock: Callable[[], datetime] = utc_now  # aware
     resolve: Callable[[str], tuple[str, ...]] = addresses_of
+    witness: Witness = field(default_factory=Witness)  # of this process's sweeps

@@ -19,6 +19,7 @@ ON_A_MACHINE = (ReviewState.RUNNING, ReviewState.CANCELLING)
 WAITING = (ReviewState.QUEUED, ReviewState.WAITING_FOR_NODE)
 FIRST_COMES_FIRST = (Review.priority.desc(), Review.created_at, Review.id)
 NOBODY = {"lease_owner": None, "lease_until": None}
+LONGEST_PAUSE = timedelta(minutes=15)  # that a review is ever put off for
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,9 @@ def wants_cancel(db: Session, lease: Lease) -> bool:
 
 
 def park(
-    db: Session, lease: Lease, *, state: ReviewState, not_before: datetime, note: str, count_attempt: bool
+    db: Session, lease: Lease, *, state: ReviewState, not_before: datetime | None, note: str, count_attempt: bool
 ) -> None:
-    """Give the review back to be gone on with later. Call after `hold` in the same transaction."""
+    """Give the review back to be gone on with later (None: at once). Call after `hold` in the same transaction."""
     db.execute(
         update(Review)
         .where(Review.id == lease.review_id, Review.fence == lease.fence)
@@ -153,9 +154,9 @@ def end(db: Session, lease: Lease, *, state: ReviewState, now: datetime, error: 
     )
 
 
-def expired(db: Session, now: datetime) -> Sequence[Review]:
-    """Reviews whose runner has not been heard of for a lease."""
-    return db.scalars(select(Review).where(Review.state.in_(ON_A_MACHINE), Review.lease_until < now)).all()
+def held(db: Session) -> Sequence[Review]:
+    """Reviews that are running on some machine, says the table."""
+    return db.scalars(select(Review).where(Review.state.in_(ON_A_MACHINE))).all()
 
 
 def held_on(db: Session, machine: str) -> Sequence[Review]:
@@ -163,15 +164,29 @@ def held_on(db: Session, machine: str) -> Sequence[Review]:
     return db.scalars(select(Review).where(Review.state.in_(ON_A_MACHINE), Review.machine == machine)).all()
 
 
-def give_up(db: Session, review: Review, now: datetime) -> ReviewState:
+def shorten_waits(db: Session, now: datetime) -> None:
+    """Nobody is put off for longer than LONGEST_PAUSE; a time further ahead is of a clock that was wrong."""
+    db.execute(
+        update(Review)
+        .where(Review.state.in_(WAITING), Review.not_before > now + LONGEST_PAUSE)
+        .values(not_before=None)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def give_up(db: Session, review: Review, now: datetime, *, where: str = "") -> ReviewState:
     """Take a review from its dead runner: back to the queue, or to its end when it has no attempt left or was to
-    be cancelled. The raised fence stops the runner, should it live after all. Returns the new state, or the old
-    one when the runner was heard of in this very moment."""
+    be cancelled. The raised fence stops the runner, should it live after all. `where` it was lost, for its readers.
+    Returns the new state, or the old one when the runner was heard of in this very moment."""
     if review.cancel_requested:
         state, error = ReviewState.CANCELLED, ""
     elif review.attempt >= review.max_attempts:
         state = ReviewState.FAILED
-        error = f"Its worker was lost {review.attempt} times, the last time on {review.machine}."
+        times = "once" if review.attempt == 1 else f"{review.attempt} times, the last time"
+        error = (
+            f"Set aside: its worker was lost {times} on {review.machine}{where and f' in step {where}'}. "
+            "The steps' logs show how far it came; asking for it again begins anew."
+        )
     else:
         state, error = ReviewState.QUEUED, ""
     taken = db.execute(

@@ -133,7 +133,7 @@ def test_a_review_that_kills_its_workers_ends(each_sessions: Sessions, waiting: 
         assert take(each_sessions, review_id, now=NOON + number * 5 * MINUTE)
     assert take(each_sessions, review_id, now=NOON + 50 * MINUTE) is None
     with each_sessions.begin() as db:
-        (lost,) = claims.expired(db, NOON + 50 * MINUTE)
+        (lost,) = claims.held(db)
         assert claims.give_up(db, lost, NOON + 50 * MINUTE) is ReviewState.FAILED
     assert "lost 2 times" in row(each_sessions, review_id).error
 
@@ -175,7 +175,7 @@ def test_a_cancelled_review_of_a_dead_worker_is_cancelled(
         review.state, review.cancel_requested = ReviewState.CANCELLING, True
     assert take(each_sessions, review_id, machine="two", now=NOON + 5 * MINUTE) is None
     with each_sessions.begin() as db:
-        (lost,) = claims.expired(db, NOON + 5 * MINUTE)
+        (lost,) = claims.held(db)
         assert claims.give_up(db, lost, NOON) is ReviewState.CANCELLED
 
 

@@ -13,6 +13,7 @@ from orchestrator.services.views import ReviewState
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import machines
 from orchestrator.store.machines import Machine
+from orchestrator.store.reviews import Review
 from orchestrator.store.session import Sessions
 from orchestrator.store.steps import StepState
 from tests.factories import NOON, make_review, make_shop, make_step
@@ -59,8 +60,19 @@ def test_a_review_whose_attempts_are_used_up_ends_with_all_its_steps(shop: Works
     shop.clock.forward(minutes=2)  # type: ignore[attr-defined]
     sweeping.sweep(shop)
     page = reviews.get(shop, review.id)
-    assert page.row.state is ReviewState.FAILED and "worker was lost" in page.row.error
+    assert page.row.state is ReviewState.FAILED
+    assert "worker was lost once on machine in step prepare" in page.row.error
     assert [step.state for step in page.steps] == [StepState.FAILED, StepState.SKIPPED]
+
+
+def test_a_review_that_was_put_off_by_a_clock_that_was_ahead_is_due_again(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        far = make_review(db, not_before=NOON + timedelta(days=1)).id
+        near = make_review(db, not_before=NOON + timedelta(minutes=10)).id
+    sweeping.sweep(shop)
+    assert shop.nudge.woken == [far]  # type: ignore[attr-defined]
+    with shop.sessions.reading() as db:
+        assert db.get_one(Review, near).not_before == NOON + timedelta(minutes=10)
 
 
 def test_this_machines_dead_review_waits_again_whatever_its_lease(shop: Workshop) -> None:
