@@ -132,6 +132,10 @@ class Git(Protocol):
         """Bring the mirror up to date and open the ref's commit. Raises `RepoProblem`, and `Stopped` when cancelled."""
         ...
 
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what killed processes left behind; names what went. Only while nobody reviews on this machine."""
+        ...
+
     def at(self, url: str, commit: str) -> Checkout:
         """A commit fetched earlier. Raises `UnknownRef` when this machine's mirror lacks it."""
         ...

@@ -293,6 +293,9 @@ class KnownRemotes:
     everywhere: bool = True  # URLs that are not listed have one branch, main
     asked: list[tuple[str, str]] = field(default_factory=list)
 
+    def sweep(self) -> tuple[str, ...]:
+        return ()
+
     def probe(self, url: str, ref: str = "") -> RemoteHead:
         self.asked.append((url, ref))
         if self.problem is not None:

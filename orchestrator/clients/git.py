@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clients import outward
-from orchestrator.clients.git_checkout import Checkout, bytes_below, readable
+from orchestrator.clients.git_checkout import VIEW, Checkout, bytes_below, readable
 from orchestrator.clients.git_command import GitCommand, GitFailed, TooLarge, printable
 from orchestrator.clients.git_target import FULL_OID, SHORT_OID, GitRules, Source, check_ref, checked
 from orchestrator.clients.outward import Outward
@@ -67,12 +67,20 @@ class Git:
             if not (mirror / "HEAD").exists():
                 shutil.rmtree(mirror, ignore_errors=True)
                 self._command.run("init", "--quiet", "--bare", "--", str(mirror), action="make a mirror")
+            forget_locks(mirror)
             commit = self._bring(source, mirror, url, found, cancelled)
             self._command.run("update-ref", f"{KEPT}/{commit}", commit, git_dir=mirror, action="keep the commit")
             self._tidy(mirror)
         checkout = Checkout(self._command, mirror, commit, self._rules)
         checkout.check_size(url)
         return checkout
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what a killed process left in our folder; names what went. Nobody may be reviewing on this machine."""
+        left = [path for path in self._folder.glob(f"{VIEW}*") if path.is_dir()]
+        for path in left:
+            shutil.rmtree(path, ignore_errors=True)
+        return tuple(path.name for path in left)
 
     def at(self, url: str, commit: str) -> Checkout:
         """A commit fetched earlier. Raises `UnknownRef` when this machine's mirror lacks it."""
@@ -177,7 +185,9 @@ class Git:
                     "Raise LAMPLIGHTER_MAX_REPO_BYTES to review it."
                 )
             if shutil.disk_usage(mirror.parent).free < FREE_BYTES:
-                return f"The disk that holds {mirror.parent} is full, so fetching {printable(url)} was ended."
+                raise UnreachableRepo(
+                    f"The disk that holds {mirror.parent} is full, so fetching {printable(url)} was ended.", retry=True
+                )
             return ""
 
         self._forget_tags(mirror)
@@ -268,6 +278,17 @@ class Git:
             )  # fmt: skip
         except GitFailed:
             return
+
+
+def forget_locks(mirror: Path) -> None:
+    """Remove the lock files of a git that was killed, over which every later one would stumble.
+
+    Whoever writes in a mirror holds our own lock on it, which the kernel lets go of, so none of them is alive.
+    """
+    for place in (mirror.glob("*.lock"), (mirror / "refs").rglob("*.lock"), (mirror / "objects").rglob("*.lock")):
+        for left in place:
+            left.unlink(missing_ok=True)
+    (mirror / "gc.pid").unlink(missing_ok=True)
 
 
 def candidates(ref: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from review_agents.ports import UnknownRef
 FULL_HISTORY_BYTES = 64 << 20  # above this the bundle is shallow
 SHALLOW_COMMITS = 50  # at least; more where the nearest tag is further back
 DEEPEST_TAG = 2000
+VIEW = "view-"  # begins the names of folders that live only as long as their process
 
 
 class Checkout:
@@ -107,7 +108,7 @@ class Checkout:
     @contextmanager
     def view(self) -> Iterator[Path]:
         """A git folder of ours that borrows the mirror's objects, with this commit as its only branch."""
-        with tempfile.TemporaryDirectory(prefix="view-", dir=self._mirror.parent) as folder:
+        with tempfile.TemporaryDirectory(prefix=VIEW, dir=self._mirror.parent) as folder:
             view = Path(folder)
             self._command.run("init", "--quiet", "--bare", "--", folder, action="make a view")
             (view / "objects" / "info" / "alternates").write_text(f"{self._mirror / 'objects'}\n")

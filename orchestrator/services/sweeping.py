@@ -42,6 +42,8 @@ def sweep_machine(shop: Workshop) -> None:
     """
     with shop.sessions.begin() as db:
         give_up(db, claims.held_on(db, shop.machine), shop.clock())
+    for name in shop.git.sweep():
+        log.info("swept", what=name)
     if shop.sandbox is None:
         return
     with shop.sessions.reading() as db:

@@ -80,6 +80,9 @@ class TinyGit:
     def probe(self, url: str, ref: str = "") -> RemoteHead:
         return RemoteHead(commit=self.head, ref=ref or "main", default_ref="main")
 
+    def sweep(self) -> tuple[str, ...]:
+        return ()
+
     def fetch(self, url: str, ref: str = "", *, cancelled: Callable[[], bool] = lambda: False) -> TinyCheckout:
         if self.problem:
             raise self.problem.pop(0)

@@ -94,6 +94,36 @@ def test_files_dates_texts_and_changes_are_read_without_a_checkout(repo: Path, m
     assert mirrors.at(str(repo), checkout.commit).files() == checkout.files()
 
 
+def test_lock_files_of_a_git_that_was_killed_are_in_nobodys_way(repo: Path, mirrors: Git, tmp_path: Path) -> None:
+    mirrors.fetch(str(repo))
+    (mirror,) = (tmp_path / "mirrors").glob("*.git")
+    left = [mirror / name for name in ("packed-refs.lock", "refs/lamplighter/fetched.lock", "HEAD.lock", "gc.pid")]
+    for path in left:
+        path.write_text("")
+    commit = git(repo, "rev-parse", "v1^{commit}")
+    assert mirrors.fetch(str(repo), "v1").commit == commit
+    assert not any(path.exists() for path in left)
+
+
+def test_folders_of_killed_processes_are_swept_and_mirrors_stay(repo: Path, mirrors: Git, tmp_path: Path) -> None:
+    checkout = mirrors.fetch(str(repo))
+    (tmp_path / "mirrors" / "view-left" / "objects").mkdir(parents=True)
+    assert mirrors.sweep() == ("view-left",)
+    assert mirrors.sweep() == ()
+    assert mirrors.at(str(repo), checkout.commit).files() == checkout.files()
+
+
+def test_a_fetch_onto_a_full_disk_is_tried_again_later(
+    repo: Path, mirrors: Git, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.clients.git.FREE_BYTES", 1 << 60)
+    with pytest.raises(UnreachableRepo, match="is full") as caught:
+        mirrors.fetch(str(repo))
+    assert caught.value.retry
+    monkeypatch.undo()
+    assert mirrors.fetch(str(repo)).files()
+
+
 def test_a_commit_that_was_never_fetched_is_missing(repo: Path, mirrors: Git) -> None:
     with pytest.raises(UnknownRef, match="lacks commit"):
         mirrors.at(str(repo), git(repo, "rev-parse", "HEAD"))
