@@ -1,9 +1,10 @@
-"""The processes of the service one by one: web, worker, beat, migrate. `up` starts the first three together.
+"""The processes of the service one by one: web, worker, beat, migrate, engine-proxy. `up` starts the first three.
 
 What only one of them needs is imported there, so that the other commands start in half the time.
 """
 
 import socket
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(worker)
     app.command()(beat)
     app.command()(migrate)
+    app.command("engine-proxy")(engine_proxy)
 
 
 def web(
@@ -76,6 +78,19 @@ def migrate(data: Data = None) -> None:
     logs.configure(settings, "migrate")
     migrations.upgrade(settings.database)
     err().print("The database is up to date.")
+
+
+def engine_proxy(
+    listen: Annotated[Path, typer.Option(help="Socket to make for the worker (LAMPLIGHTER_DOCKER_URL=unix://...).")],
+    engine: Annotated[Path, typer.Option(help="The container engine's own socket.")] = Path("/var/run/docker.sock"),
+    data: Data = None,
+) -> None:
+    """Offer a worker a socket of the container engine on which it can make sandboxes and nothing else."""
+    from orchestrator.sandbox.engine_proxy import server
+
+    settings = settings_of(data)
+    logs.configure(settings, "engine-proxy")
+    server.run(settings, listen, str(engine))
 
 
 def check_port(settings: Settings) -> None:
