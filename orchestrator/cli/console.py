@@ -40,6 +40,11 @@ def plain(text: object) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in " ".join(str(text).split()))
 
 
+def words(state: StrEnum) -> str:
+    """ "waiting for node"."""
+    return str(state).replace("_", " ")
+
+
 def plain_lines(text: str) -> str:
     return "\n".join(
         "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in line)

@@ -18,6 +18,7 @@ from orchestrator.cli.console import (
     print_table,
     seconds,
     when,
+    words,
 )
 from orchestrator.cli.progress import one_line, show_result
 from orchestrator.cli.start import Data, opened, settings_of
@@ -59,7 +60,7 @@ def list_repos(format: As = Format.TEXT, data: Data = None) -> None:
 
 
 def last_of(repo: RepoRow) -> tuple[str, str]:
-    return (str(repo.last.state), when(repo.last.created_at)) if repo.last else ("", "")
+    return (words(repo.last.state), when(repo.last.created_at)) if repo.last else ("", "")
 
 
 # Reviews -----------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def list_reviews(
 def review_line(one: ReviewRow) -> tuple[str, ...]:
     said = counted(one.counts) if one.state is ReviewState.DONE else one.error
     asked, took = when(one.created_at), seconds(one.seconds)
-    return (str(one.id)[:8], one.repo_name, one.ref, one.commit[:10], str(one.state), asked, took, said)
+    return (str(one.id)[:8], one.repo_name, one.ref, one.commit[:10], words(one.state), asked, took, said)
 
 
 @reviews_app.command("show")
@@ -102,7 +103,7 @@ def show_review(review: Review, format: As = Format.TEXT, data: Data = None) -> 
     if page.row.state is ReviewState.DONE:
         show_result(page)
         return
-    sys.stdout.write(f"{page.row.state} {plain(page.row.error or page.row.outcome_note)}".rstrip() + "\n")
+    sys.stdout.write(f"{words(page.row.state)} {plain(page.row.error or page.row.outcome_note)}".rstrip() + "\n")
     for step in page.steps:
         sys.stdout.write(one_line(step) + "\n")
 
@@ -211,6 +212,9 @@ def add_schedule(
     zone: Annotated[str, typer.Option(help="Time zone of --at, for example Europe/Vienna.")] = "UTC",
     loop: Annotated[int | None, typer.Option(help="Instead: again so many minutes after each review.", min=0)] = None,
     ref: Annotated[str, typer.Option(help="Branch or tag.", show_default="the default branch")] = "",
+    focus: Annotated[str, typer.Option(help="Focuses for agents, separated by commas.", show_default="all")] = "",
+    profile: Annotated[str, typer.Option(help="For whom agents judge.", show_default="as the repo is")] = "",
+    flavour: Annotated[str, typer.Option(help="What it means to be.", show_default="as the repo is")] = "",
     always: Annotated[bool, typer.Option("--always", help="Also when the commit was reviewed before.")] = False,
     budget_minutes: Annotated[int | None, typer.Option(help="Time budget of each review.")] = None,
     data: Data = None,
@@ -222,7 +226,8 @@ def add_schedule(
     kind = ScheduleKind.NIGHTLY if at is not None else ScheduleKind.LOOP
     plan = Plan(
         kind=kind, at=at or "02:00", zone=zone, pause_minutes=loop or 0, ref=ref, skip_unchanged=not always,
-        budget_minutes=budget_minutes,
+        budget_minutes=budget_minutes, profile=profile, flavour=flavour,
+        focuses=tuple(name.strip() for name in focus.split(",") if name.strip()),
     )  # fmt: skip
     made = schedules.create(shop, repo_id(shop, repo), plan)
     err().print(f"Schedule {made}: next at {schedules.get(shop, made).next_local}.")
@@ -246,7 +251,7 @@ def show_tonight(format: As = Format.TEXT, data: Data = None) -> None:
         print_json(as_json(found))
         return
     rows = [("comes", one.local, one.schedule.repo_name, one.schedule.ref, "") for one in found.coming]
-    rows += [(str(one.state), when(one.created_at), one.repo_name, one.ref, "") for one in found.waiting]
+    rows += [(words(one.state), when(one.created_at), one.repo_name, one.ref, "") for one in found.waiting]
     rows += [
         ("came", when(one.slot), one.repo_name, one.ref, counted(one.counts) if not one.error else one.error)
         for one in found.last_night

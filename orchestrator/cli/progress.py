@@ -11,7 +11,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.console import counted, err, out, plain, plain_lines, seconds
+from orchestrator.cli.console import counted, err, out, plain, plain_lines, seconds, words
 from orchestrator.services import reviews
 from orchestrator.services.views import FindingRow, Progress, ReviewPage, StepRow, StepState
 from orchestrator.services.workshop import Workshop
@@ -20,6 +20,7 @@ from review_agents.records import Lifecycle, ProbeState, VerificationState
 MARKS = {
     StepState.PENDING: " ",
     StepState.RUNNING: ">",
+    StepState.WAITING_FOR_NODE: "~",
     StepState.DONE: "+",
     StepState.FAILED: "x",
     StepState.SKIPPED: "-",
@@ -82,7 +83,7 @@ class Follower:
             what = f"{plain(progress.current.name)}   {place}"
         else:
             ahead = f", {progress.ahead} before it" if progress.ahead else ""
-            what = f"{progress.state}{ahead}"
+            what = f"{words(progress.state)}{ahead}"
         table.add_row(Spinner("dots", text=Text(what)))
         tail = [Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis") for line in self._tail]
         return Group(table, *tail)
@@ -91,6 +92,8 @@ class Follower:
 def one_line(step: StepRow) -> str:
     """ "+ probe:readme  3.2 s  12 of 14 examples right"."""
     said = plain(step.summary or step.reason)
+    if step.state is StepState.WAITING_FOR_NODE:
+        said = f"{words(step.state)}: {said}"
     if step.reason and step.summary:
         said = f"{plain(step.summary)}: {plain(step.reason)}"
     return f"{MARKS[step.state]} {plain(step.name):<28} {seconds(step.seconds):>9}  {said}".rstrip()

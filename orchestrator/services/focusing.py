@@ -22,7 +22,6 @@ from orchestrator.services import proving
 from orchestrator.services.job import Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
 from orchestrator.store import transcripts
-from orchestrator.store.repos import Repo as RepoRow
 from orchestrator.store.reviews import Review
 from review_agents.focus import Flavour, Focus, Profile, flavour_of
 from review_agents.ports import Ability, ChatModel, Checkout, NodeAway, NodeRefused, Stopped, Workspace, WorkspaceReset
@@ -123,12 +122,14 @@ class Mind:
 
 def focus_work(job: Job, mind: Mind, focus: Focus, round: Round) -> Callable[[StepRun], Outcome]:
     def work(run: StepRun) -> Outcome:
+        profile, flavour = judged_as(job, round.repo)
         result = think(job, run, mind, focus, round)
         everything = [*round.before, result]
 
         def also(db: Session) -> None:
             row = db.get_one(Review, job.review_id)
             row.model, row.node = result.model or row.model, result.node or row.node
+            row.profile, row.flavour = profile, flavour
             row.tokens = tokens_of(everything)
 
         finished = result.state is FocusState.FINISHED
@@ -253,10 +254,8 @@ def seed_of(job: Job, focus: Focus) -> int:
 
 def judged_as(job: Job, repo: Repo) -> tuple[Profile, Flavour]:
     """For whom, and as what: the operator's word, else for the flavour the repo's own or what its files look like."""
-    with job.shop.sessions.reading() as db:
-        row = db.get_one(RepoRow, job.asked.repo_id)
-        profile, flavour = row.profile, row.flavour
-    return Profile(profile or Profile.GENERAL), flavour_of(flavour or repo.settings.flavour, repo.files)
+    flavour = flavour_of(job.asked.flavour or repo.settings.flavour, repo.files)
+    return Profile(job.asked.profile or Profile.GENERAL), flavour
 
 
 def control_of(prepared: "Prepared") -> str | None:

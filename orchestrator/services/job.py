@@ -54,6 +54,8 @@ class Assignment:
     agents: bool
     budget_minutes: int
     focuses: tuple[str, ...]
+    profile: str
+    flavour: str
     budget_tokens: int | None
 
 
@@ -138,6 +140,8 @@ class Job:
             agents=row.agents,
             budget_minutes=row.budget_minutes,
             focuses=tuple(row.focuses),
+            profile=row.profile,
+            flavour=row.flavour,
             budget_tokens=row.budget_tokens,
         )
         self.deadline = time.monotonic() + row.budget_minutes * 60
@@ -174,7 +178,7 @@ class Job:
 
     def step(self, name: str, work: Callable[[StepRun], Outcome], *, redo: bool = False) -> Any:
         """Do the step unless it is done, and return its result. What `work` raises ends the step as failed;
-        a node that is away leaves it as it is, to be gone on with."""
+        a node that is away leaves it waiting, to be gone on with."""
         self.hold.check()
         if not redo:
             with self.shop.sessions.reading() as db:
@@ -190,8 +194,12 @@ class Job:
             outcome = work(run)
             run.close()
             self.hold.check()
-        except (*UNWANTED, NodeAway):
+        except UNWANTED:
             run.close()
+            raise
+        except NodeAway as error:
+            run.close()
+            self._wait(run, error)
             raise
         except Exception as error:
             run.close()
@@ -221,6 +229,11 @@ class Job:
 
         run.log.flush()
         self.hold.write(end)
+
+    def _wait(self, run: StepRun, error: NodeAway) -> None:
+        run.log.write(f"[waiting for the node: {error}]\n")
+        run.log.flush()
+        self.hold.write(lambda db: steps.wait(db, run.id, str(error)[:2000]))
 
     def _fail(self, run: StepRun, error: Exception) -> None:
         run.log.write(f"\n{error}\n")

@@ -49,6 +49,8 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
             repo_url=repo.url,
             commit_date=review.commit_date,
             focuses=tuple(review.focuses),
+            profile=review.profile,
+            flavour=review.flavour,
             budget_minutes=review.budget_minutes,
             budget_tokens=review.budget_tokens,
             force=review.force,

@@ -234,6 +234,8 @@ def schedule_row(schedule: Schedule, repo_name: str) -> ScheduleRow:
         enabled=schedule.enabled,
         skip_unchanged=schedule.skip_unchanged,
         focuses=tuple(schedule.focuses),
+        profile=schedule.profile,
+        flavour=schedule.flavour,
         budget_minutes=schedule.budget_minutes,
         next_at=schedule.next_at,
         last_slot=schedule.last_slot,

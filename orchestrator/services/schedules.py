@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlalchemy.orm import Session
 
-from orchestrator.services import rows, slots
+from orchestrator.services import judging, rows, slots
 from orchestrator.services.errors import BadInput, UnknownRepo, UnknownSchedule
 from orchestrator.services.submitting import MOST_MINUTES, check_focuses, check_range
 from orchestrator.services.targets import parse_ref
@@ -32,6 +32,8 @@ class Plan:
     pause_minutes: int = 60  # from the end of one review to the next
     ref: str = ""  # empty: the branch that is the default one now
     focuses: tuple[str, ...] = ()
+    profile: str = ""  # empty: as the repo is
+    flavour: str = ""
     budget_minutes: int | None = None
     skip_unchanged: bool = True
     enabled: bool = True
@@ -109,6 +111,7 @@ def checked(shop: Workshop, plan: Plan) -> dict[str, object]:
         raise BadInput(
             "pause_minutes", f"A pause of {plan.pause_minutes} minutes is not between 0 and {LONGEST_PAUSE_MINUTES}."
         )
+    judging.check(plan.profile, plan.flavour)
     check_range("budget_minutes", plan.budget_minutes, MOST_MINUTES, "minutes")
     return {
         "kind": plan.kind,
@@ -117,6 +120,8 @@ def checked(shop: Workshop, plan: Plan) -> dict[str, object]:
         "pause_minutes": plan.pause_minutes if plan.kind is ScheduleKind.LOOP else 0,
         "ref": parse_ref(plan.ref),
         "focuses": check_focuses(plan.focuses, shop.focuses),
+        "profile": plan.profile,
+        "flavour": plan.flavour,
         "budget_minutes": plan.budget_minutes,
         "skip_unchanged": plan.skip_unchanged,
         "enabled": plan.enabled,

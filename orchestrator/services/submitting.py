@@ -3,18 +3,17 @@
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from enum import StrEnum
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from orchestrator.services import judging
 from orchestrator.services.errors import BadInput, BadTarget
 from orchestrator.services.targets import Target, parse_ref, parse_target
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import repos, reviews
 from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import PRIORITY_ASKED, Review
-from review_agents.focus import Flavour, Profile
 from review_agents.ports import RemoteHead, RepoProblem, UnknownRef
 
 FOCUS = re.compile(r"[a-z][a-z0-9_-]{0,39}")
@@ -34,8 +33,9 @@ class Submission:
     budget_tokens: int | None = None
     agents: bool = True
     force: bool = False  # also when that commit was reviewed before
-    profile: str = ""  # for whom agents judge, kept with the repo; empty: as before
-    flavour: str = ""  # what the repo means to be, kept with the repo; empty: as before
+    profile: str = ""  # for whom agents judge; empty: as the repo was last
+    flavour: str = ""  # what the repo means to be; empty: as it was last
+    remember: bool = True  # keep profile and flavour with the repo
     from_cli: bool = False  # by a user of this machine, who may name any folder that they can read
     requested_by: str = "web"  # web, api or cli
 
@@ -49,15 +49,15 @@ def submit(shop: Workshop, asked: Submission) -> UUID:
     focuses = check_focuses(asked.focuses, shop.focuses)
     check_range("budget_minutes", asked.budget_minutes, MOST_MINUTES, "minutes")
     check_range("budget_tokens", asked.budget_tokens, MOST_TOKENS, "tokens")
-    check_choice("profile", asked.profile, Profile)
-    check_choice("flavour", asked.flavour, Flavour)
+    judging.check(asked.profile, asked.flavour)
     ref = parse_ref(asked.ref)
     target = parse_target(asked.target, settings=shop.settings, from_cli=asked.from_cli, resolve=shop.resolve)
     head = look(shop, target, ref)
     with shop.sessions.begin() as db:
         repo = repo_for(db, shop, target, head)
-        repo.profile = asked.profile or repo.profile
-        repo.flavour = asked.flavour or repo.flavour
+        if asked.remember:
+            repo.profile = asked.profile or repo.profile
+            repo.flavour = asked.flavour or repo.flavour
         review_id = queue(db, shop, asked, repo, head, focuses)
     shop.nudge(review_id)  # after the commit, so no worker looks for a row that is not there
     return review_id
@@ -73,12 +73,6 @@ def check_focuses(focuses: tuple[str, ...], known: Collection[str]) -> list[str]
         if known and name not in known:
             raise BadInput("focuses", f"There is no focus “{name}”. There are: {', '.join(known)}.")
     return list(dict.fromkeys(focuses))
-
-
-def check_choice(field: str, value: str, choices: type[StrEnum]) -> None:
-    """An unknown one is an error, never a default."""
-    if value and value not in set(choices):
-        raise BadInput(field, f"There is no {field} “{value[:60]}”. There are: {', '.join(choices)}.")
 
 
 def check_range(field: str, value: int | None, most: int, unit: str) -> None:
@@ -115,6 +109,8 @@ def queue(db: Session, shop: Workshop, asked: Submission, repo: Repo, head: Remo
             ref=head.ref or head.commit,
             commit=head.commit,
             focuses=focuses,
+            profile=asked.profile or repo.profile,
+            flavour=asked.flavour or repo.flavour,
             budget_minutes=asked.budget_minutes or shop.settings.budget_minutes,
             budget_tokens=asked.budget_tokens,
             agents=asked.agents,
@@ -128,6 +124,8 @@ def queue(db: Session, shop: Workshop, asked: Submission, repo: Repo, head: Remo
     # One that waited already takes over what was asked for now, or it would be dropped in silence.
     review.priority = max(review.priority, PRIORITY_ASKED)
     review.focuses = focuses or review.focuses
+    review.profile = asked.profile or review.profile
+    review.flavour = asked.flavour or review.flavour
     review.budget_minutes = asked.budget_minutes or review.budget_minutes
     review.budget_tokens = asked.budget_tokens or review.budget_tokens
     review.agents = asked.agents

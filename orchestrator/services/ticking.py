@@ -56,11 +56,14 @@ def queue(
     """A note for the schedule, and the new review, if there is one."""
     if head and schedule.skip_unchanged and reviews.done_at(db, schedule.repo_id, head.commit):
         return f"skipped: still at commit {head.commit[:12]}, which was reviewed", None
+    repo = repos.get_one(db, schedule.repo_id)
     review = Review(
         repo_id=schedule.repo_id,
         ref=(head.ref or head.commit) if head else schedule.ref,
         commit=head.commit if head else "",
         focuses=schedule.focuses,
+        profile=schedule.profile or repo.profile,
+        flavour=schedule.flavour or repo.flavour,
         budget_minutes=schedule.budget_minutes or shop.settings.budget_minutes,
         force=not schedule.skip_unchanged,
         max_attempts=shop.settings.max_attempts,

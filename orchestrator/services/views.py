@@ -181,6 +181,8 @@ class ReviewPage:
     repo_url: str
     commit_date: str
     focuses: tuple[str, ...]
+    profile: str  # for whom agents judge; empty as long as nobody said and none has thought
+    flavour: str  # what they take the repo for; likewise
     budget_minutes: int
     budget_tokens: int | None
     force: bool
@@ -369,6 +371,8 @@ class ScheduleRow:
     enabled: bool
     skip_unchanged: bool
     focuses: tuple[str, ...]
+    profile: str  # empty: as the repo is
+    flavour: str
     budget_minutes: int | None
     next_at: datetime | None
     last_slot: datetime | None

@@ -72,6 +72,9 @@ class Review(Base):
     state: Mapped[ReviewState] = mapped_column(choice(ReviewState), default=ReviewState.QUEUED)
 
     focuses: Mapped[Any] = mapped_column(AnyJson, nullable=False, default=list)
+    # For whom agents judge, and what they take the repo for. Empty: as the repo is; later, what they were told.
+    profile: Mapped[str] = mapped_column(default="", server_default="")
+    flavour: Mapped[str] = mapped_column(default="", server_default="")
     budget_minutes: Mapped[int]
     budget_tokens: Mapped[int | None]
     agents: Mapped[bool] = mapped_column(default=True)

@@ -33,6 +33,8 @@ class Schedule(Base):
     enabled: Mapped[bool] = mapped_column(default=True)
     skip_unchanged: Mapped[bool] = mapped_column(default=True)
     focuses: Mapped[Any] = mapped_column(AnyJson, nullable=False, default=list)
+    profile: Mapped[str] = mapped_column(default="", server_default="")  # empty: as the repo is
+    flavour: Mapped[str] = mapped_column(default="", server_default="")
     budget_minutes: Mapped[int | None]  # empty: the operator's default
     next_at: Mapped[datetime | None]  # next slot; empty while a loop's review is under way, or when disabled
     last_slot: Mapped[datetime | None]

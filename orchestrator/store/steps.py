@@ -15,6 +15,7 @@ from orchestrator.store.base import AnyJson, Base, Counter, Key, Name, choice
 class StepState(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
+    WAITING_FOR_NODE = "waiting_for_node"  # begun; goes on when the node answers again
     DONE = "done"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -136,9 +137,23 @@ def end(
     )
 
 
+def wait(db: Session, step_id: UUID, reason: str) -> None:
+    """It was begun and cannot go on now; `start` takes it up again."""
+    db.execute(
+        update(Step)
+        .where(Step.id == step_id)
+        .values(state=StepState.WAITING_FOR_NODE, reason=reason)
+        .execution_options(synchronize_session=False)
+    )
+
+
 def skip_unfinished(db: Session, review_id: UUID, now: datetime, reason: str) -> None:
     """No step of an ended review may look as if it were still to come."""
-    for was, becomes in ((StepState.RUNNING, StepState.FAILED), (StepState.PENDING, StepState.SKIPPED)):
+    for was, becomes in (
+        (StepState.RUNNING, StepState.FAILED),
+        (StepState.WAITING_FOR_NODE, StepState.FAILED),
+        (StepState.PENDING, StepState.SKIPPED),
+    ):
         db.execute(
             update(Step)
             .where(Step.review_id == review_id, Step.state == was)

@@ -12,6 +12,7 @@ from orchestrator.services import (
     comparing,
     exporting,
     findings,
+    judging,
     memos,
     nodes,
     repos,
@@ -57,6 +58,8 @@ router = APIRouter(prefix="/api", responses=WRONG)
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Field(max_length=2000)]
 Focuses = Annotated[list[Text], Field(max_length=20)]
+PROFILES = ", ".join(one.value for one in judging.profiles())
+FLAVOURS = ", ".join(one.value for one in judging.flavours())
 
 
 class Asked(BaseModel):
@@ -70,8 +73,8 @@ class Asked(BaseModel):
     budget_minutes: Count | None = None
     budget_tokens: Count | None = None
     agents: bool = Field(True, description="false: evidence only")
-    profile: Text = Field("", description="general, adoption, application or student: for whom agents judge")
-    flavour: Text = Field("", description="production, research, performance or personal: what the repo means to be")
+    profile: Text = Field("", description=f"for whom agents judge: {PROFILES}; empty: as the repo was last")
+    flavour: Text = Field("", description=f"what the repo means to be: {FLAVOURS}; empty: as it was last")
     force: bool = Field(False, description="also when the commit was reviewed before")
 
 
@@ -99,6 +102,8 @@ class Planned(BaseModel):
     pause_minutes: Annotated[int, Field(ge=0, le=525_600)] = Field(0, description="loop: from end to next start")
     ref: Text = ""
     focuses: Focuses = []
+    profile: Text = Field("", description=f"for whom agents judge: {PROFILES}; empty: as the repo is")
+    flavour: Text = Field("", description=f"what the repo means to be: {FLAVOURS}; empty: as the repo is")
     budget_minutes: Count | None = None
     skip_unchanged: bool = True
     enabled: bool = True
@@ -310,6 +315,8 @@ def plan_of(planned: Planned) -> schedules.Plan:
         pause_minutes=planned.pause_minutes,
         ref=planned.ref,
         focuses=tuple(planned.focuses),
+        profile=planned.profile,
+        flavour=planned.flavour,
         budget_minutes=planned.budget_minutes,
         skip_unchanged=planned.skip_unchanged,
         enabled=planned.enabled,

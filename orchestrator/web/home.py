@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from orchestrator.services import memos, reviews, schedules, submitting
+from orchestrator.services import judging, memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
@@ -16,7 +16,9 @@ router = APIRouter()
 EMPTY_FORM: Mapping[str, Any] = {
     "target": "",
     "ref": "",
-    "focuses": "",
+    "focuses": (),
+    "profile": "",
+    "flavour": "",
     "budget_minutes": "",
     "budget_tokens": "",
     "agents": True,
@@ -24,6 +26,7 @@ EMPTY_FORM: Mapping[str, Any] = {
 }
 YEAR_S = 365 * 24 * 3600
 Text = Annotated[str, Form()]
+Ticked = Annotated[list[str] | None, Form()]
 
 
 @router.get("/")
@@ -37,7 +40,9 @@ def submit(
     shop: Shop,
     target: Text = "",
     ref: Text = "",
-    focuses: Text = "",
+    focuses: Ticked = None,
+    profile: Text = "",
+    flavour: Text = "",
     budget_minutes: Text = "",
     budget_tokens: Text = "",
     agents: Text = "",
@@ -50,7 +55,9 @@ def submit(
             submitting.Submission(
                 target=target.strip(),
                 ref=ref.strip(),
-                focuses=forms.names(focuses),
+                focuses=tuple(focuses or ()),
+                profile=profile,
+                flavour=flavour,
                 budget_minutes=forms.whole_number("budget_minutes", budget_minutes),
                 budget_tokens=forms.whole_number("budget_tokens", budget_tokens),
                 agents=bool(agents),
@@ -61,7 +68,9 @@ def submit(
         form = {
             "target": target,
             "ref": ref,
-            "focuses": focuses,
+            "focuses": focuses or (),
+            "profile": profile,
+            "flavour": flavour,
             "budget_minutes": budget_minutes,
             "budget_tokens": budget_tokens,
             "agents": bool(agents),
@@ -105,6 +114,8 @@ def home_page(
         default_minutes=shop.settings.budget_minutes,
         has_model=bool(shop.settings.model_url),
         focuses=memos.focuses(shop),
+        profiles=judging.profiles(),
+        flavours=judging.flavours(),
         tonight=schedules.tonight(shop),
         latest=reviews.listed(shop, per_page=8),
     )

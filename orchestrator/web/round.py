@@ -42,7 +42,9 @@ def stops(steps: Sequence[StepRow], now: datetime) -> list[Stop]:
 def stop(step: StepRow, now: datetime) -> Stop:
     ended_badly = step.state in (StepState.FAILED, StepState.SKIPPED)
     said = (step.reason or step.summary) if ended_badly else (step.summary or step.reason)
-    if step.attempt > 1:
+    if step.state is StepState.WAITING_FOR_NODE:
+        said = f"waiting for node: {said}".removesuffix(": ")
+    elif step.attempt > 1:
         said = f"{said} (attempt {step.attempt})".strip()
     return Stop(title_of(step.name), step.state, seconds_of(step, now), said, step.id)
 

@@ -9,7 +9,7 @@ from zoneinfo import available_timezones
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from orchestrator.services import repos, schedules
+from orchestrator.services import judging, memos, repos, schedules
 from orchestrator.services.errors import BadInput
 from orchestrator.services.views import ScheduleKind, ScheduleRow
 from orchestrator.web import forms
@@ -18,6 +18,7 @@ from orchestrator.web.render import page
 
 router = APIRouter()
 Text = Annotated[str, Form()]
+Ticked = Annotated[list[str] | None, Form()]
 
 
 @cache
@@ -34,7 +35,9 @@ def all_schedules(request: Request, shop: Shop, repo: str = "") -> HTMLResponse:
         "zone": "UTC",
         "pause_minutes": "60",
         "ref": "",
-        "focuses": "",
+        "focuses": (),
+        "profile": "",
+        "flavour": "",
         "budget_minutes": "",
         "skip_unchanged": True,
     }
@@ -51,7 +54,9 @@ def create(
     zone: Text = "",
     pause_minutes: Text = "",
     ref: Text = "",
-    focuses: Text = "",
+    focuses: Ticked = None,
+    profile: Text = "",
+    flavour: Text = "",
     budget_minutes: Text = "",
     skip_unchanged: Text = "",
 ) -> Response:
@@ -62,7 +67,9 @@ def create(
         "zone": zone,
         "pause_minutes": pause_minutes,
         "ref": ref,
-        "focuses": focuses,
+        "focuses": focuses or (),
+        "profile": profile,
+        "flavour": flavour,
         "budget_minutes": budget_minutes,
         "skip_unchanged": bool(skip_unchanged),
     }
@@ -76,7 +83,7 @@ def create(
 @router.get("/schedules/{schedule_id}")
 def one_schedule(request: Request, schedule_id: UUID, shop: Shop) -> HTMLResponse:
     found = schedules.get(shop, schedule_id)
-    return one_page(request, found, form_of(found))
+    return one_page(request, shop, found, form_of(found))
 
 
 @router.post("/schedules/{schedule_id}")
@@ -89,7 +96,9 @@ def update(
     zone: Text = "",
     pause_minutes: Text = "",
     ref: Text = "",
-    focuses: Text = "",
+    focuses: Ticked = None,
+    profile: Text = "",
+    flavour: Text = "",
     budget_minutes: Text = "",
     skip_unchanged: Text = "",
     enabled: Text = "",
@@ -100,7 +109,9 @@ def update(
         "zone": zone,
         "pause_minutes": pause_minutes,
         "ref": ref,
-        "focuses": focuses,
+        "focuses": focuses or (),
+        "profile": profile,
+        "flavour": flavour,
         "budget_minutes": budget_minutes,
         "skip_unchanged": bool(skip_unchanged),
         "enabled": bool(enabled),
@@ -108,7 +119,7 @@ def update(
     try:
         schedules.update(shop, schedule_id, plan_of(form))
     except BadInput as error:
-        return one_page(request, schedules.get(shop, schedule_id), form, forms.by_field(error))
+        return one_page(request, shop, schedules.get(shop, schedule_id), form, forms.by_field(error))
     return RedirectResponse("/schedules", status_code=303)
 
 
@@ -131,7 +142,9 @@ def plan_of(form: Mapping[str, Any]) -> schedules.Plan:
         zone=form["zone"].strip() or "UTC" if nightly else "UTC",
         pause_minutes=0 if nightly else forms.whole_number("pause_minutes", form["pause_minutes"], least=0) or 0,
         ref=form["ref"].strip(),
-        focuses=forms.names(form["focuses"]),
+        focuses=tuple(form["focuses"]),
+        profile=form["profile"],
+        flavour=form["flavour"],
         budget_minutes=forms.whole_number("budget_minutes", form["budget_minutes"]),
         skip_unchanged=form["skip_unchanged"],
         enabled=form.get("enabled", True),
@@ -145,10 +158,22 @@ def form_of(found: ScheduleRow) -> dict[str, Any]:
         "zone": found.zone,
         "pause_minutes": str(found.pause_minutes),
         "ref": found.ref,
-        "focuses": ", ".join(found.focuses),
+        "focuses": found.focuses,
+        "profile": found.profile,
+        "flavour": found.flavour,
         "budget_minutes": "" if found.budget_minutes is None else str(found.budget_minutes),
         "skip_unchanged": found.skip_unchanged,
         "enabled": found.enabled,
+    }
+
+
+def choices(shop: Shop) -> dict[str, Any]:
+    """What the fields offer."""
+    return {
+        "zones": zones(),
+        "focuses": memos.focuses(shop),
+        "profiles": judging.profiles(),
+        "flavours": judging.flavours(),
     }
 
 
@@ -163,14 +188,18 @@ def list_page(
         tonight=schedules.tonight(shop),
         schedules=schedules.listed(shop),
         repos=repos.names(shop),
-        zones=zones(),
+        **choices(shop),
         form=form,
         errors=errors or {},
     )
 
 
 def one_page(
-    request: Request, found: ScheduleRow, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
+    request: Request,
+    shop: Shop,
+    found: ScheduleRow,
+    form: Mapping[str, Any],
+    errors: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
     return page(
         request,
@@ -178,7 +207,7 @@ def one_page(
         section="/schedules",
         status=422 if errors else 200,
         schedule=found,
-        zones=zones(),
+        **choices(shop),
         form=form,
         errors=errors or {},
     )

@@ -137,6 +137,19 @@ def test_who_judges_and_as_what_is_told_to_agents_and_kept_with_the_repo(shop: W
         reviewed(shop, profile="nobody")
 
 
+def test_what_the_agents_were_told_is_kept_with_the_review_also_where_nobody_said_it(shop: Workshop) -> None:
+    page = reviewed(shop)
+    assert (page.profile, page.flavour) == ("general", "production")
+
+
+def test_asking_again_with_other_words_for_this_time_leaves_the_repos_own(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING, *NOTHING]
+    reviewed(shop, focuses=("newcomer",), profile="adoption")
+    once = reviewed(shop, focuses=("newcomer",), profile="student", remember=False)
+    assert once.profile == "student"
+    assert reviewed(shop, focuses=("newcomer",)).profile == "adoption"
+
+
 # Proofs --------------------------------------------------------------------------------------
 
 
@@ -279,6 +292,10 @@ def test_a_node_that_goes_away_parks_the_review_which_goes_on_where_it_was(shop:
     page = reviewed(shop)
     assert page.row.state is ReviewState.WAITING_FOR_NODE and "connection refused" in page.row.outcome_note
     assert page.attempt == 0, "waiting costs no attempt"
+    waits = step(page, "focus:correctness")
+    assert (waits.state, waits.reason) == (StepState.WAITING_FOR_NODE, "connection refused")
+    assert not [one for one in page.steps if one.state is StepState.RUNNING]
+    assert reviews.progress(shop, page.row.id).current is None
     assert not shop.sandbox.boxes and shop.sandbox.volumes  # type: ignore[union-attr]
     asked_before = len(model_of(shop).asked)
     assert working.work(shop) == 0  # not yet
@@ -310,7 +327,8 @@ def test_a_waiting_review_can_be_cancelled(shop: Workshop) -> None:
     model_of(shop)._left["focus:newcomer"] = [NodeAway("loading")]
     page = reviewed(shop)
     reviews.cancel(shop, page.row.id)
-    assert reviews.get(shop, page.row.id).row.state is ReviewState.CANCELLED
+    page = reviews.get(shop, page.row.id)
+    assert page.row.state is ReviewState.CANCELLED and step(page, "focus:newcomer").state is StepState.FAILED
 
 
 def test_a_review_that_is_cancelled_while_its_agent_thinks_ends_at_once(shop: Workshop) -> None:

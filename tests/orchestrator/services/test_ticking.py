@@ -50,6 +50,15 @@ def test_a_slot_that_has_come_becomes_a_review_and_the_next_one_is_planned(shop:
     assert ticking.tick(shop) == ()
 
 
+def test_a_round_says_who_judges_and_as_what_else_the_repo_does(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        repo = make_repo(db, profile="adoption", flavour="research")
+        make_schedule(db, repo, next_at=NOON, profile="student", focuses=["security"])
+    ticking.tick(shop)
+    (review,) = queued(shop)
+    assert (review.profile, review.flavour, review.focuses) == ("student", "research", ["security"])
+
+
 def test_slots_to_come_and_disabled_schedules_are_left_alone(shop: Workshop) -> None:
     planned(shop, next_at=NOON + timedelta(minutes=1))
     planned(shop, enabled=False)

@@ -15,6 +15,7 @@ from orchestrator.web.app import make_app
 from review_agents.focus import builtin
 from review_agents.records import Usage
 from review_agents.scripted import call, calls, recorded, said
+from tests.orchestrator.web.html import read
 from tests.support.tiny import Script
 from tests.support.tiny_agents import DONE, FINDS, PROVE, SHOUTS, thinking
 
@@ -98,9 +99,19 @@ def test_the_api_has_memo_and_focuses(client: TestClient, review_id: UUID) -> No
     assert [one["name"] for one in client.get("/api/focuses").json()] == ["newcomer", "correctness"]
 
 
-def test_the_form_lists_the_focuses_with_what_they_look_at(client: TestClient) -> None:
-    html = client.get("/").text
-    assert builtin()["newcomer"].summary in html and "newcomer, correctness" in html
+def test_the_forms_list_the_focuses_with_what_they_look_at(client: TestClient, review_id: UUID) -> None:
+    for address in ("/", "/schedules"):
+        page = read(client.get(address).text)
+        ticked = [one for one in page.all("input") if one.attributes.get("name") == "focuses"]
+        assert [one.attributes["value"] for one in ticked] == ["newcomer", "correctness"]
+        assert builtin()["newcomer"].summary in page.text
+
+
+def test_who_judges_and_as_what_is_on_the_pages_of_the_review(client: TestClient, review_id: UUID) -> None:
+    assert "for general, as production" in client.get(f"/reviews/{review_id}").text
+    assert "judged for general, as production" in client.get(f"/reviews/{review_id}/memo").text
+    found = client.get(f"/api/reviews/{review_id}").json()
+    assert (found["profile"], found["flavour"]) == ("general", "production")
 
 
 def test_a_step_that_is_no_focus_has_no_conversation(shop: Workshop, client: TestClient, review_id: UUID) -> None:

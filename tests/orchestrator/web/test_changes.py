@@ -33,7 +33,9 @@ def test_a_submitted_repo_leads_to_its_review(post: Post, shop: Workshop) -> Non
         "/reviews",
         target=f" {TARGET} ",
         ref="main",
-        focuses="docs, tests",
+        focuses=["docs", "tests"],
+        profile="adoption",
+        flavour="research",
         budget_minutes="5",
         agents="yes",
         force="yes",
@@ -41,6 +43,7 @@ def test_a_submitted_repo_leads_to_its_review(post: Post, shop: Workshop) -> Non
     assert answer.status_code == 303
     page = reviews.get(shop, UUID(answer.headers["location"].rpartition("/")[2]))
     assert (page.repo_url, page.row.ref, page.focuses, page.budget_minutes) == (TARGET, "main", ("docs", "tests"), 5)
+    assert (page.profile, page.flavour) == ("adoption", "research")
     assert (page.row.agents, page.force, page.row.requested_by) == (True, True, "web")
     assert shop.nudge.woken == [page.row.id]  # type: ignore[attr-defined]
 
@@ -61,7 +64,6 @@ def test_a_submitted_repo_leads_to_its_review(post: Post, shop: Workshop) -> Non
         ("budget_minutes", "many"),
         ("budget_minutes", "0"),
         ("budget_tokens", "1e9"),
-        ("focuses", "<script>"),
     ],
 )
 def test_a_wrong_field_brings_the_form_back_with_what_was_typed(
@@ -77,6 +79,18 @@ def test_a_wrong_field_brings_the_form_back_with_what_was_typed(
     if "\u202e" not in value:
         assert box.attributes["value"] == value
     assert nothing_was_written(shop)
+
+
+@pytest.mark.parametrize(("field", "value"), [("focuses", "<script>"), ("profile", "nobody"), ("flavour", "vanilla")])
+def test_a_choice_that_does_not_exist_is_said_beside_its_choices(
+    post: Post, shop: Workshop, field: str, value: str
+) -> None:
+    answer = post("/reviews", target=TARGET, **{field: value})
+    assert answer.status_code == 422
+    page = read(answer.text)
+    (box,) = [one for one in page.elements if one.attributes.get("id") == f"f-{field}"]
+    assert (box.attributes["aria-invalid"], box.attributes["aria-describedby"]) == ("true", f"e-{field}")
+    assert "<script>" not in answer.text.partition("<main")[2] and nothing_was_written(shop)
 
 
 def test_a_secret_in_a_url_is_not_repeated_outside_the_field(post: Post) -> None:
@@ -139,9 +153,11 @@ def test_a_review_is_cancelled_once_and_then_not_any_more(post: Post, shop: Work
 def test_a_review_is_asked_for_again_with_the_same_wishes(post: Post, shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         repo = make_repo(db, url=TARGET)
-        old = make_review(db, repo, state=ReviewState.DONE, focuses=["docs"], budget_minutes=7, agents=False).id
+        given = {"focuses": ["docs"], "budget_minutes": 7, "agents": False, "profile": "student", "flavour": "personal"}
+        old = make_review(db, repo, state=ReviewState.DONE, **given).id
     answer = post(f"/reviews/{old}/again")
     new = reviews.get(shop, UUID(answer.headers["location"].rpartition("/")[2]))
+    assert (new.profile, new.flavour) == ("student", "personal")
     assert (new.repo_url, new.focuses, new.budget_minutes, new.row.agents, new.force) == (
         TARGET,
         ("docs",),
@@ -175,12 +191,14 @@ def test_a_finding_is_ignored_with_a_reason_until_a_day(post: Post, shop: Worksh
 def test_a_round_is_planned_changed_and_ended(post: Post, shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         repo = make_repo(db).id
-    planned = {"kind": "nightly", "at": "03:30", "zone": "Europe/Berlin", "skip_unchanged": "yes"}
+    planned = {"kind": "nightly", "at": "03:30", "zone": "Europe/Berlin", "skip_unchanged": "yes",
+               "focuses": ["docs"], "profile": "adoption", "flavour": "research"}  # fmt: skip
     assert post("/schedules", repo=str(repo), **planned).status_code == 303
     (row,) = schedules.listed(shop)
     assert (row.kind, row.at, row.zone, row.skip_unchanged, row.enabled) == (
         ScheduleKind.NIGHTLY, "03:30", "Europe/Berlin", True, True,
     )  # fmt: skip
+    assert (row.focuses, row.profile, row.flavour) == (("docs",), "adoption", "research")
     assert post(f"/schedules/{row.id}", kind="loop", pause_minutes="45").status_code == 303
     (row,) = schedules.listed(shop)
     assert (row.kind, row.pause_minutes, row.skip_unchanged, row.enabled) == (ScheduleKind.LOOP, 45, False, False)
@@ -197,6 +215,9 @@ def test_a_round_is_planned_changed_and_ended(post: Post, shop: Workshop) -> Non
         ("zone", "../../etc/passwd"),
         ("kind", "hourly"),
         ("budget_minutes", "x"),
+        ("focuses", "<b>"),
+        ("profile", "nobody"),
+        ("flavour", "vanilla"),
         ("repo", "nonsense"),
     ],
 )

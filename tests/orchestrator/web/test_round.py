@@ -64,5 +64,14 @@ def test_a_failed_step_says_why_and_a_repeated_one_says_so() -> None:
     assert stops([failed], NOW)[0].said == "needs a compiler (attempt 2)"
 
 
+def test_a_step_that_waits_for_the_node_says_so_and_counts_no_seconds() -> None:
+    (found,) = stops([step("focus:taste", StepState.WAITING_FOR_NODE, reason="no route", summary="", attempt=7)], NOW)
+    assert (found.state, found.said, found.seconds) == (
+        StepState.WAITING_FOR_NODE,
+        "waiting for node: no route",
+        None,
+    )
+
+
 def test_a_running_step_counts_its_seconds_until_now() -> None:
     assert stops([step("prepare", StepState.RUNNING, 7)], NOW)[0].seconds == 7.0
