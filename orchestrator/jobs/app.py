@@ -181,9 +181,8 @@ class Watch:
         sweeping.sweep(shop)
 
     def _waiting_since(self, shop: Workshop, before: float | None) -> float | None:
-        """Since when something is due although this machine is idle (monotonic); None when all is well."""
-        idle = working.something_is_due(shop) and host_lock.is_free(shop.settings.host_lock)
-        return (before or time.monotonic()) if idle else None
+        """Since when a review could start and does not (monotonic); None when all is well."""
+        return (before or time.monotonic()) if working.may_start(shop) else None
 
 
 def start_over() -> None:

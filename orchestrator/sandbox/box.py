@@ -240,10 +240,15 @@ class RunnerBox:
 
     def lost(self, lost: RunnerLost) -> Ran:
         """What becomes of a command whose step runner is gone. Raises `BoxGone`, or `Cancelled`."""
+        outside = not lost.cancelling and self.ended_from_outside()
         self.give_up(str(lost))
         if lost.cancelling:
             raise Cancelled
-        raise BoxGone(self.why_gone)
+        raise BoxGone(self.why_gone, retry=outside)
+
+    def ended_from_outside(self) -> bool:
+        """Whether neither we nor anything inside ended the box, so that the same may work in another one."""
+        return False
 
     def read(self, path: str, *, limit_bytes: int) -> bytes:
         return self.asked(lambda: self.channel.read(inside(path), min(limit_bytes, LARGEST_READ)))
@@ -263,8 +268,9 @@ class RunnerBox:
         try:
             return question()
         except BoxGone as gone:
+            outside = not self.why_gone and self.ended_from_outside()
             self.give_up(str(gone))
-            raise BoxGone(self.why_gone) from None
+            raise BoxGone(self.why_gone, retry=outside) from None
 
     def alive(self) -> None:
         """Raises `BoxGone` with the reason."""

@@ -26,7 +26,8 @@ named by `describe`.
 
 `--die-with-parent` is not used: it looks at the thread that started the box, and a worker's step
 thread may end before its box. The step runner ends with its stdin, which a dead worker closes
-however it died, and a box whose bwrap process is killed is killed with it (`--pdeathsig`).
+however it died. (`--pdeathsig` does the same for an ordinary user when bwrap alone is killed; as root
+bwrap has no right to send that signal, and the box lives on until its channel is closed.)
 """
 
 import hashlib
@@ -305,6 +306,14 @@ class BubblewrapBox(RunnerBox):
             self.give_up("it ran out of memory")
             return lost.output.finished(Ran(exit=None, signal=signal.SIGKILL, oom=True, seconds=lost.seconds))
         return super().lost(lost)
+
+    def ended_from_outside(self) -> bool:
+        """Nothing inside can kill the step runner, which is PID 1 there."""
+        if self.process is None or self.cgroup.oom_kills():
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(1)
+        return self.process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
 
     def complaint(self) -> str:
         """What bwrap or the step runner said before it ended."""

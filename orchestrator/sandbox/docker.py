@@ -406,10 +406,18 @@ class DockerBox(RunnerBox):
             self.channel = self.start_runner()
         except SandboxError as error:  # the container ended meanwhile
             self.give_up(str(error))
-            raise BoxGone(self.why_gone) from None
+            raise BoxGone(self.why_gone, retry=True) from None
         if lost.cancelling:
             raise Cancelled
         return lost.output.finished(Ran(exit=None, signal=9, timed_out=lost.silent, seconds=lost.seconds))
+
+    def ended_from_outside(self) -> bool:
+        """The step's user can end neither the container's sleeper nor the engine."""
+        try:
+            state = self.state()
+        except SandboxError:  # the engine is away
+            return True
+        return not state.get("Running") and not state.get("OOMKilled")
 
     def state(self) -> dict[str, Any]:
         with outside(f"inspecting {self.name}"):

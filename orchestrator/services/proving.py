@@ -9,6 +9,7 @@ import re
 
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.verifying import Verifier
+from review_agents.lifecycle import PROVED, Recheck
 from review_agents.records import Candidate, Environment, Reproduction, Source, Verification, VerificationState
 
 ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"
@@ -21,7 +22,7 @@ TAIL_CHARS = 600
 
 
 def verify(verifier: Verifier, candidate: Candidate) -> Verification:
-    """What came of the claim. Raises `Cancelled` and `LostClaim` only."""
+    """What came of the claim. Raises what `Verifier.verify` does."""
     found = verifier.verify(candidate)
     reproduction = candidate.reproduction
     if candidate.source is not Source.AGENT or reproduction is None or found.state is not VerificationState.CONFIRMED:
@@ -60,10 +61,24 @@ def shows_without_the_repo(verifier: Verifier, reproduction: Reproduction) -> st
         finally:
             box.destroy()
     except SandboxError as error:
+        verifier.raise_if_it_may_pass(error)
         return f"the sandbox failed: {error}"
     if reproduction.symptom.shown_by(ran):
         return "it shows the same without the package and the repo, so it proves nothing about them"
     return ""
+
+
+def recheck(verifier: Verifier, candidate: Candidate) -> Recheck:
+    """Whether a finding of earlier nights is still there: its own proof first, then those of claims joined to it."""
+    assert candidate.reproduction is not None
+    found = verifier.rerun(candidate.reproduction, candidate.source)
+    still = None
+    for other in candidate.also if found.state is VerificationState.NOT_REPRODUCED else ():
+        again = verifier.rerun(other.reproduction, Source.AGENT)
+        if again.state is not VerificationState.NOT_REPRODUCED:  # it shows the fault, or nobody knows
+            found, still = again, other if again.state in PROVED else None
+            break
+    return Recheck(verification=found, quotes_gone=verifier.quotes_gone(candidate), still=still)
 
 
 def trial(verifier: Verifier, candidate: Candidate) -> str:

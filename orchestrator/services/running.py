@@ -277,6 +277,8 @@ def one_probe(job: Job, run: StepRun, probe: "Probe", repo: Repo, prepared: "Pre
     if isinstance(run.trouble, UNWANTED):
         raise run.trouble
     if run.trouble is not None:
+        if isinstance(run.trouble, SandboxError) and run.trouble.retry and not job.hold.lease.last:
+            raise run.trouble  # an engine that was restarted says nothing about the repo: the step is done again
         return could_not_run(probe.name, f"the sandbox failed: {run.trouble}")
     if result.log:
         run.log.write(result.log)
@@ -397,6 +399,7 @@ def verifier_in(job: Job, run: StepRun, repo: Repo, checkout: Checkout) -> Verif
         files=repo.files,
         time_left=job.time_left,
         say=run.log.write,
+        again_later=not job.hold.lease.last,
     )
 
 
@@ -417,14 +420,11 @@ def recheck_all(job: Job, claimed: Sequence[Claim], repo: Repo, checkout: Checko
 def recheck_work(job: Job, repo: Repo, checkout: Checkout, one: Known) -> Callable[[StepRun], Outcome]:
     def work(run: StepRun) -> Outcome:
         verifier = verifier_in(job, run, repo, checkout)
-        reproduction = one.candidate.reproduction
-        assert reproduction is not None
-        verification = verifier.rerun(reproduction, one.candidate.source)
-        recheck = Recheck(verification=verification, quotes_gone=verifier.quotes_gone(one.candidate))
+        recheck = proving.recheck(verifier, one.candidate)
         return Outcome(
             {"recheck": recheck.model_dump(mode="json")},
-            summary=f"{verification.state} again: {one.candidate.title}",
-            reason=verification.reason,
+            summary=f"{recheck.verification.state} again: {(recheck.still or one.candidate).title}",
+            reason=recheck.verification.reason,
         )
 
     return work
@@ -507,9 +507,7 @@ def confirmed_by_focus(filed: Sequence[Filed]) -> Counter[str]:
 
 def retry_or_fail(hold: Hold, error: RepoProblem | SandboxError) -> bool:
     """Whether the review goes on later (then its volumes stay)."""
-    with hold.shop.sessions.reading() as db:
-        most = db.get_one(Review, hold.review_id).max_attempts
-    if error.retry and hold.lease.attempt < most:
+    if error.retry and not hold.lease.last:
         pause_s = min(RETRY_AFTER_S * hold.lease.attempt, LONGEST_RETRY_S)
         park(hold, after_s=pause_s, note=f"tried again later: {error}", count_attempt=True)
         return True

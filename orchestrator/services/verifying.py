@@ -40,9 +40,11 @@ class Verifier:
     files: tuple[str, ...]  # tracked, as in the commit
     time_left: Callable[[], float]  # seconds of the review's budget
     say: Callable[[str], None]  # the step's log
+    # Whether a failure of the sandbox that may pass rises, so that the step is done again; else claims stay unverified.
+    again_later: bool = False
 
     def verify(self, candidate: Candidate) -> Verification:
-        """What came of the claim. Raises `Cancelled` and `LostClaim` only."""
+        """What came of the claim. Raises `Cancelled`, `LostClaim`, and `SandboxError` where `again_later` says so."""
         problem = self.quote_problem(candidate)
         if problem:
             return unverified(problem)
@@ -68,8 +70,13 @@ class Verifier:
                     return unverified(problem, runs, controls)
                 shown.append(reproduction.symptom.shown_by(ran))
         except SandboxError as error:
+            self.raise_if_it_may_pass(error)
             return unverified(f"the sandbox failed: {error}", runs, controls)
         return judged(shown, runs, controls, has_control=reproduction.control is not None)
+
+    def raise_if_it_may_pass(self, error: SandboxError) -> None:
+        if error.retry and self.again_later:
+            raise error
 
     def refusal(self, reproduction: Reproduction, source: Source) -> str:
         """Why it is not run at all, or ""."""

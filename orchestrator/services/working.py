@@ -65,8 +65,7 @@ def do_one(
 
 def enough_disk(shop: Workshop, review_id: UUID) -> bool:
     """Whether a review may start; if not, the waiting one says why."""
-    floor = shop.settings.free_disk_bytes
-    free = shutil.disk_usage(shop.settings.data).free
+    floor, free = shop.settings.free_disk_bytes, free_disk(shop)
     if free >= floor:
         return True
     note = (
@@ -84,6 +83,11 @@ def enough_disk(shop: Workshop, review_id: UUID) -> bool:
     return False
 
 
+def free_disk(shop: Workshop) -> int:
+    """Bytes below the data folder."""
+    return shutil.disk_usage(shop.settings.data).free
+
+
 def report(shop: Workshop, **what: object) -> None:
     """Tell the table about this machine."""
     with shop.sessions.begin() as db:
@@ -97,6 +101,12 @@ def describe(shop: Workshop) -> dict[str, Any] | None:
     except SandboxError as error:
         log.error(str(error))
         return None
+
+
+def may_start(shop: Workshop) -> bool:
+    """Whether a review is due and nothing here keeps it from starting."""
+    idle = something_is_due(shop) and host_lock.is_free(shop.settings.host_lock)
+    return idle and free_disk(shop) >= shop.settings.free_disk_bytes
 
 
 def something_is_due(shop: Workshop) -> bool:

@@ -32,6 +32,7 @@ class Lease:
     machine: str
     owner: str  # process, for messages
     lease_s: float
+    last: bool = False  # no further attempt comes after this one
 
 
 class LostClaim(Exception):
@@ -86,7 +87,7 @@ def claim(db: Session, review_id: UUID, *, machine: str, owner: str, now: dateti
             started_at=func.coalesce(Review.started_at, now),
             error="",
         )
-        .returning(Review.fence, Review.attempt)
+        .returning(Review.fence, Review.attempt, Review.max_attempts)
         .execution_options(synchronize_session=False)
     )
     try:
@@ -94,7 +95,10 @@ def claim(db: Session, review_id: UUID, *, machine: str, owner: str, now: dateti
             taken = db.execute(taking).one_or_none()
     except IntegrityError:  # another process of this machine took another review in this instant
         return None
-    return Lease(review_id, taken.fence, taken.attempt, machine, owner, lease_s) if taken else None
+    if taken is None:
+        return None
+    last = taken.attempt >= taken.max_attempts
+    return Lease(review_id, taken.fence, taken.attempt, machine, owner, lease_s, last)
 
 
 def hold(db: Session, lease: Lease, now: datetime) -> bool:

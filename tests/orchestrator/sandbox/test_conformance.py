@@ -1123,3 +1123,26 @@ def test_opening_and_running_are_quick(backend: Backend):
         box.destroy()
     assert min(opening) < {"bubblewrap": 0.4, "docker": 1.5}.get(backend.kind, 4.0)
     assert min(running) < 0.02
+
+
+def test_box_that_is_ended_from_outside_may_be_tried_again_and_one_that_ends_itself_may_not(backend: Backend):
+    """An engine's restart, or the host's own memory killer, is told from a command that is bad for its box."""
+    ended = backend.open()
+    threading.Timer(0.7, end_from_outside, (backend, ended)).start()
+    with pytest.raises(BoxGone) as caught:
+        ended.run("sleep 20", timeout_s=30)
+    assert caught.value.retry
+    ended.destroy()
+    destroyed = backend.open()
+    destroyed.destroy()
+    with pytest.raises(BoxGone) as caught:
+        destroyed.run("true")
+    assert not caught.value.retry
+
+
+def end_from_outside(backend: Backend, box: Box) -> None:
+    if backend.kind == "bubblewrap":
+        children = Path(f"/proc/{box.process.pid}/task/{box.process.pid}/children")  # type: ignore[attr-defined]
+        os.kill(int(children.read_text()), signal.SIGKILL)
+    else:
+        backend.sandbox.engine.api.kill(box.container)  # type: ignore[attr-defined]

@@ -162,6 +162,40 @@ def test_a_box_that_dies_costs_one_probe_and_not_the_review(shop: Workshop) -> N
     assert states["counts"][0] is ProbeState.PASSED
 
 
+RUNS_BEFORE = {
+    "probe:greets": 1,
+    "probe:counts": 2,
+    "verify": 4,
+}  # commands of the tiny review before that step's first
+
+
+@pytest.mark.parametrize("step", RUNS_BEFORE)
+def test_a_step_whose_box_was_ended_from_outside_is_done_again(shop: Workshop, step: str) -> None:
+    """An engine that was restarted says nothing about the repo, neither about a check nor about a claim."""
+    shop.sandbox.fail["run"] = [*[None] * RUNS_BEFORE[step], BoxGone("the engine restarted", retry=True)]  # type: ignore[union-attr]
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.QUEUED
+    shop.clock.forward(minutes=2)  # type: ignore[attr-defined]
+    working.work(shop)
+    page = reviews.get(shop, page.row.id)
+    assert (page.row.state, page.attempt) == (ReviewState.DONE, 2)
+    assert [one.name.partition(":")[0] if one.name.startswith("verify") else one.name for one in page.steps
+            if one.attempt > 1] == [step]  # fmt: skip
+    assert [finding.verification_state for finding in page.findings] == [VerificationState.CONFIRMED]
+    assert all(one.state is not ProbeState.COULD_NOT_RUN for one in page.evidence)
+
+
+def test_boxes_that_are_ended_from_outside_each_time_cost_their_probes_in_the_last_attempt(shop: Workshop) -> None:
+    shop.sandbox.fail["run"] = [None, *[BoxGone("restarted", retry=True)] * 3]  # type: ignore[union-attr]
+    page = reviewed(shop)
+    for _ in range(2):
+        shop.clock.forward(minutes=5)  # type: ignore[attr-defined]
+        working.work(shop)
+    page = reviews.get(shop, page.row.id)
+    assert (page.row.state, page.attempt) == (ReviewState.DONE, 3)
+    assert [one.probe for one in page.evidence if one.state is ProbeState.COULD_NOT_RUN] == ["greets"]
+
+
 def test_what_the_sandbox_lacks_is_no_failure(shop: Workshop) -> None:
     shop.sandbox.fail["open"] = NeedsMissing("needs Python 3.99")  # type: ignore[union-attr]
     page = reviewed(shop)

@@ -56,6 +56,15 @@ def test_no_review_starts_below_the_free_disk_floor(shop: Workshop) -> None:
     assert "free" not in reviews.get(shop, review_id).row.outcome_note
 
 
+def test_a_full_disk_is_no_reason_to_think_that_messages_do_not_arrive(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        make_review(db)
+    assert working.may_start(shop)
+    assert not working.may_start(replace(shop, settings=shop.settings.model_copy(update={"free_disk_bytes": 1 << 60})))
+    with host_lock.held(shop.settings.host_lock, "somebody"):
+        assert not working.may_start(shop)
+
+
 def test_a_worker_that_is_told_to_end_begins_nothing(shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         make_review(db)
