@@ -1,0 +1,98 @@
+"""What a block's slots see in training: context before their anchor, and their own block.
+
+    key at context place t     same sample, t < anchor, and inside the layer's window of the query's position
+    key of slot o of block j   the same block, and o <= the query's slot where the layer is causal
+
+As in serving, where the drafter's cache holds rows before the anchor alone (models/drafter.py). Two ways: `plain` has
+a mask of all pairs, for any device; `flex` skips what is not seen, for GPUs. Both are checked against the serving code.
+Checked by: tests/inference_node/train/test_attention.py
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from inference_node.models.draft_config import DraftLayer
+from inference_node.models.drafter import Attend
+from inference_node.train.batch import Batch
+
+Keys = Sequence[tuple[torch.Tensor, torch.Tensor]]
+"""Per layer, keys and values [S, kv_heads, dim] of the context."""
+
+
+def over(batch: Batch, layers: Sequence[DraftLayer], keys: Keys, *, flex: bool) -> Attend:
+    """The attention to hand to the drafter for this batch's blocks."""
+    make = _flex if flex else _plain
+    ways = {layer: make(batch, layer) for layer in set(layers)}
+
+    def attend(index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """q [N, B, heads, dim]; k, v [N, B, kv_heads, dim] -> as q."""
+        context_k, context_v = keys[index]
+        all_v = torch.cat([context_v, v.flatten(0, 1)]).transpose(0, 1)[None]
+        all_k = torch.cat([context_k, k.flatten(0, 1)]).transpose(0, 1)[None].to(all_v.dtype)
+        read = ways[layers[index]](q.flatten(0, 1).transpose(0, 1)[None].to(all_v.dtype), all_k, all_v)
+        return read[0].transpose(0, 1).reshape(q.shape)
+
+    return attend
+
+
+def _seen(batch: Batch, layer: DraftLayer) -> Callable[[Any, Any], Any]:
+    """(query, key) -> bool, over flat slots and over context followed by flat slots."""
+    places, block = len(batch.tokens), batch.masked.shape[1]
+    anchor, document, position = batch.anchor, batch.document, batch.position
+
+    def seen(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        of, slot = query // block, query % block
+        at = anchor[of]
+        place = key.clamp(max=places - 1)
+        before = (key < places) & (place < at) & (document[place] == document[at])
+        other = (key - places).clamp(min=0)
+        own = (key >= places) & (other // block == of)
+        if layer.window is not None:
+            before = before & (position[at] + slot - position[place] < layer.window)
+            own = own & ((slot - other % block).abs() < layer.window)
+        if layer.causal:
+            own = own & (other % block <= slot)
+        return before | own
+
+    return seen
+
+
+def _plain(batch: Batch, layer: DraftLayer) -> Callable[..., torch.Tensor]:
+    queries, keys = batch.masked.numel(), len(batch.tokens) + batch.masked.numel()
+    device = batch.tokens.device
+    mask = _seen(batch, layer)(torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device))
+
+    def read(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+
+    return read
+
+
+def _flex(batch: Batch, layer: DraftLayer) -> Callable[..., torch.Tensor]:
+    seen = _seen(batch, layer)
+    attention, make_mask = _flex_parts(batch.tokens.device.type != "cpu")
+    queries, keys = batch.masked.numel(), len(batch.tokens) + batch.masked.numel()
+    device = str(batch.tokens.device)
+    mask = make_mask(lambda b, h, query, key: seen(query, key), None, None, queries, keys, device)
+
+    def read(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = attention(q, k, v, block_mask=mask, enable_gqa=True)
+        return result
+
+    return read
+
+
+@functools.cache
+def _flex_parts(compiled: bool) -> tuple[Any, Any]:
+    """The attention and the maker of its mask; on a CPU as they are, which is slow and needs no compiler."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if not compiled:
+        return flex_attention, create_block_mask
+    return torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask, dynamic=False)

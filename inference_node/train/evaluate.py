@@ -1,0 +1,119 @@
+"""How good a drafter is: by its slots over given text, and in the real decoding loop, which is what counts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inference_node.models.draft_weights import LoadedDrafter
+from inference_node.speculate.dflash import DFlashDrafter
+from inference_node.speculate.reference import ReferenceTarget, make_target
+from inference_node.speculate.seam import CHUNK, Cut, Sampling, TargetFacts
+from inference_node.train.batch import batches
+from inference_node.train.features import Source
+from inference_node.train.sample import Sample
+from inference_node.train.step import Learner
+from inference_node.train.target import OpenTarget
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Over text that is given: every anchor counts the same, whatever came before was right."""
+
+    accuracy: tuple[float, ...]  # by slot, from slot 1
+    survival: tuple[float, ...]  # S_k, from k = 1
+    blocks: int
+
+    @property
+    def tau(self) -> float:
+        return 1 + sum(self.survival)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """One prompt's answer in the real loop."""
+
+    tokens: tuple[int, ...]
+    accepted: tuple[int, ...]  # by cycle, those cut by the budget or a stop left out
+
+    @property
+    def cycles(self) -> int:
+        return len(self.accepted)
+
+    @property
+    def committed(self) -> int:
+        return sum(self.accepted) + len(self.accepted)
+
+
+def tau(answers: Iterable[Decoded]) -> float:
+    """Tokens committed per cycle, over all cycles of all answers; 1 where there is none."""
+    held = list(answers)
+    cycles = sum(answer.cycles for answer in held)
+    return sum(answer.committed for answer in held) / cycles if cycles else 1.0
+
+
+def forced(learner: Learner, source: Source, samples: Sequence[Sample], *, blocks: int = 50_000) -> Forced:
+    """Teacher-forced over at least so many whole blocks, or over all samples once if they have fewer."""
+    right = counted = prefixes = None
+    seen = 0
+    tokens = sum(len(sample.tokens) for sample in samples)
+    learner.module.eval()
+    with torch.no_grad():
+        for batch in batches(samples, learner.arm):
+            outcome = learner.step(batch.to(learner.head.device), source.states(batch.samples))
+            right = outcome.right if right is None else right + outcome.right
+            counted = outcome.counted if counted is None else counted + outcome.counted
+            prefixes = outcome.prefixes if prefixes is None else prefixes + outcome.prefixes
+            seen += sum(len(sample.tokens) for sample in batch.samples)
+            if int(prefixes[0]) >= blocks or seen >= tokens:
+                break
+    learner.module.train()
+    assert right is not None and counted is not None and prefixes is not None
+    return Forced(
+        tuple((right[1:] / counted[1:].clamp(min=1)).tolist()),
+        tuple((prefixes[1:] / prefixes[0].clamp(min=1)).tolist()),
+        int(prefixes[0]),
+    )
+
+
+def pair(target: OpenTarget, learner: Learner) -> ReferenceTarget:
+    """The drafter as it is now in front of its target, in the target's type: what the node would serve."""
+    model = target.text_model(learner.arm.block)
+    module = copy.deepcopy(learner.module).to(model.dtype).eval().requires_grad_(False)
+    chosen = learner.vocabulary
+    loaded = LoadedDrafter(
+        module,
+        learner.rope,
+        None if chosen is None else learner.head,
+        None if chosen is None else chosen.ids.to(model.device),
+    )
+    facts = TargetFacts(
+        name=target.files.name, family=target.config.model_type, engine="reference", device=str(model.device),
+        weights=str(model.dtype), vocab=model.vocab, known_ids=model.known_ids,
+        context=target.config.max_position_embeddings, block=learner.arm.block, stop_ids=target.stop_ids,
+        drafter=learner.arm.kind, rollback="replay" if model.deltas else "none",
+    )  # fmt: skip
+    return make_target(model, DFlashDrafter(loaded, model), facts)
+
+
+def decode(
+    target: ReferenceTarget, prompt: Sequence[int], *, most: int, sampling: Sampling | None = None, draft: bool = True
+) -> Decoded:
+    """Answer one prompt with at most so many tokens."""
+    target.reset()
+    rows = prompt[:-1]
+    for start in range(0, len(rows), CHUNK):
+        target.prefill(rows[start : start + CHUNK])
+    target.begin(prompt, sampling or Sampling(), budget=most, stop_ids=target.facts.stop_ids, draft=draft)
+    tokens: list[int] = []
+    accepted: list[int] = []
+    while True:
+        result = target.cycle().read()
+        if result.cut is Cut.IDLE:
+            return Decoded(tuple(tokens), tuple(accepted))
+        tokens += result.tokens
+        if result.cut is Cut.NONE:
+            accepted.append(result.accepted)

@@ -1,0 +1,133 @@
+"""The target's states over samples: outputs of the tapped layers, and the last hidden state where a loss needs it.
+
+Two sources: the target here, in one process with the trainer, and a node that serves them (states.py). Both check that
+what comes back is what was asked for: features that are all zeros, or another text's, train a drafter that seems to
+learn and accepts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from inference_node.models.errors import NodeError
+from inference_node.train.sample import Sample
+
+FLAT = 1e-6
+"""A layer's output whose standard deviation over a sample is below this holds nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Of one sample with n tokens."""
+
+    feature: torch.Tensor  # [n, taps * hidden], tap by tap
+    last: torch.Tensor | None  # [n, hidden], after the final norm: what the head reads
+
+
+class Source(Protocol):
+    """Where states come from."""
+
+    @property
+    def head(self) -> torch.Tensor:
+        """[vocab, hidden]"""
+        ...
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        """[vocab, hidden]"""
+        ...
+
+    def states(self, samples: Sequence[Sample]) -> list[States]:
+        """In the samples' order. Raises NodeError for states that cannot be right."""
+        ...
+
+
+class LocalTarget:
+    """The target in this process: its transformers module, run over samples side by side."""
+
+    def __init__(self, module: nn.Module, taps: Sequence[int], *, last: bool) -> None:
+        self.module, self.taps, self.wants_last = module, tuple(taps), last
+        body: Any = module.model
+        self.body = body
+        self.device = body.embed_tokens.weight.device
+
+    @property
+    def head(self) -> torch.Tensor:
+        weight: torch.Tensor = self.module.lm_head.weight  # type: ignore[union-attr, assignment]
+        return weight
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        weight: torch.Tensor = self.body.embed_tokens.weight
+        return weight
+
+    @torch.no_grad()
+    def states(self, samples: Sequence[Sample]) -> list[States]:
+        longest = max(len(sample.tokens) for sample in samples)
+        tokens = torch.zeros(len(samples), longest, dtype=torch.int64)  # causal: what fills up on the right is not seen
+        for row, sample in enumerate(samples):
+            tokens[row, : len(sample.tokens)] = torch.tensor(sample.tokens)
+        with self._tapped() as seen:
+            last = self.body(input_ids=tokens.to(self.device), use_cache=False).last_hidden_state
+        feature = torch.cat([seen[tap] for tap in self.taps], dim=-1)
+        found = [
+            States(feature[row, : len(one.tokens)], last[row, : len(one.tokens)] if self.wants_last else None)
+            for row, one in enumerate(samples)
+        ]
+        for sample, states in zip(samples, found, strict=True):
+            check(sample, states, taps=len(self.taps))
+        return found
+
+    @contextmanager
+    def _tapped(self) -> Iterator[dict[int, torch.Tensor]]:
+        """Outputs of the asked layers of the pass that runs inside."""
+        seen: dict[int, torch.Tensor] = {}
+
+        def keep(index: int) -> Any:
+            def hook(layer: nn.Module, given: Any, result: Any) -> None:
+                seen[index] = result[0] if isinstance(result, tuple) else result
+
+            return hook
+
+        hooks = [self.body.layers[tap].register_forward_hook(keep(tap)) for tap in set(self.taps)]
+        try:
+            yield seen
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def check(sample: Sample, states: States, *, taps: int) -> None:
+    """Refuse states that no target gives: another length, zeros, the same row everywhere, infinities."""
+    if states.feature.shape[0] != len(sample.tokens):
+        raise NodeError(
+            f'Sample "{sample.id}" has {len(sample.tokens)} tokens, its states {states.feature.shape[0]} rows. '
+            "They belong to another text."
+        )
+    rows = states.feature.to(torch.float32).unflatten(-1, (taps, -1))
+    for tap in range(taps):
+        spread = rows[:, tap].std()
+        finite = bool(torch.isfinite(spread))
+        if not finite or (rows.shape[0] > 1 and spread < FLAT):
+            raise NodeError(
+                f'The states of sample "{sample.id}" at tap {tap} are {"flat" if finite else "not numbers"} '
+                f"(standard deviation {float(spread):.2g}). A drafter trained on them would learn the text's "
+                "frequencies only; what gives them has a fault."
+            )
+
+
+def packed(states: Sequence[States], rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Features [rows, taps * hidden] and last states [rows, hidden], one sample behind the other, zeros at the end."""
+    feature = torch.cat([one.feature for one in states])
+    last = None if states[0].last is None else torch.cat([one.last for one in states if one.last is not None])
+    return _filled(feature, rows), None if last is None else _filled(last, rows)
+
+
+def _filled(x: torch.Tensor, rows: int) -> torch.Tensor:
+    return torch.cat([x, x.new_zeros(rows - x.shape[0], *x.shape[1:])])

@@ -1,0 +1,129 @@
+"""One training step's arithmetic: from a batch and the target's states to a loss and what was got right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from inference_node.models.drafter import DFlash
+from inference_node.models.rope import Rope
+from inference_node.train import attention
+from inference_node.train.arm import Arm
+from inference_node.train.batch import Batch
+from inference_node.train.features import States, packed
+from inference_node.train.loss import slot_loss, slot_weight, weighted_mean
+from inference_node.train.vocabulary import Vocabulary
+
+CHUNK = 2048
+"""Slots whose logits exist at a time, for a vocabulary of 50,000; fewer for a larger one. They are made again for the
+backward pass, so that memory does not grow with blocks times vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one batch, or of several added up. Counts are of slots and blocks that counted."""
+
+    loss: torch.Tensor  # scalar, with gradient
+    right: torch.Tensor  # [B] slots whose best id was the text's
+    counted: torch.Tensor  # [B]
+    prefixes: torch.Tensor  # [B] blocks whose first k slots were all right; [0] all blocks that are whole
+    blocks: int  # whole blocks: every slot counted
+
+    @property
+    def accuracy(self) -> list[float]:
+        """By slot, from slot 1 on."""
+        return (self.right[1:] / self.counted[1:].clamp(min=1)).tolist()
+
+    @property
+    def survival(self) -> list[float]:
+        """S_k: share of whole blocks with the first k drafts right, k from 1."""
+        return (self.prefixes[1:] / max(self.blocks, 1)).tolist()
+
+
+@dataclass
+class Learner:
+    """A drafter in training and what it borrows from the target."""
+
+    module: DFlash
+    rope: Rope
+    arm: Arm
+    embedding: torch.Tensor  # [vocab, hidden]
+    head: torch.Tensor  # [rows, hidden] of the drafter's vocabulary
+    vocabulary: Vocabulary | None = None
+    flex: bool = False
+
+    def hidden(self, batch: Batch, feature: torch.Tensor) -> torch.Tensor:
+        """[N, B, hidden] after the drafter's final norm."""
+        c = self.module.config
+        keys = self.module.context(feature, batch.position, self.rope)
+        slots = torch.where(batch.masked, c.mask_id, batch.labels)
+        x = self.embedding[slots].to(torch.float32) * c.input_scale
+        attend = attention.over(batch, c.layers, keys, flex=self.flex)
+        return self.module(x, batch.slot_position, self.rope, attend)
+
+    def step(self, batch: Batch, states: Sequence[States]) -> Outcome:
+        """Loss and counts of one batch."""
+        feature, last = packed(states, len(batch.tokens))
+        return self.judged(batch, self.hidden(batch, feature), last)
+
+    def judged(self, batch: Batch, hidden: torch.Tensor, last: torch.Tensor | None) -> Outcome:
+        labels = batch.labels
+        if self.vocabulary is not None:
+            labels = self.vocabulary.row_of.to(labels.device)[labels]
+        wanted = batch.wanted & (labels >= 0)
+        before = (batch.place - 1).clamp(min=0)  # the target's state there says what comes at the slot's place
+        teacher = None if last is None or self.arm.loss == "data" else last[before]
+        loss, ce, best = self._slots(hidden, labels, teacher, batch)
+        weight = slot_weight(self.arm, wanted, batch.masked, ce.detach())
+        right = (best == labels) & wanted
+        # What the drafter cannot say counts as wrong here, not as absent.
+        whole = batch.wanted[:, 1:].all(-1)
+        prefix = (right[:, 1:] & whole[:, None]).long().cumprod(-1).sum(0)
+        return Outcome(
+            weighted_mean(loss, weight),
+            right.sum(0),
+            batch.wanted.sum(0),
+            torch.cat([whole.sum()[None], prefix]),
+            int(whole.sum()),
+        )
+
+    def _slots(
+        self, hidden: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, batch: Batch
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Loss, CE and best row of every slot, [N, B] each, in chunks of blocks."""
+        blocks, width = labels.shape
+        each = max(1, int(CHUNK * min(1.0, 50_000 / self.head.shape[0])) // width)
+        previous = torch.cat([batch.labels[:, :1], batch.labels[:, :-1]], dim=1)
+        parts = []
+        for start in range(0, blocks, each):
+            cut = slice(start, start + each)
+            given = (hidden[cut], labels[cut], None if teacher is None else teacher[cut], previous[cut])
+            if hidden.requires_grad:
+                parts.append(checkpoint(self._chunk, *given, use_reentrant=False))
+            else:
+                parts.append(self._chunk(*given))
+        loss, ce, best = (torch.cat(column).view(blocks, width) for column in zip(*parts, strict=True))
+        return loss, ce, best
+
+    def _chunk(
+        self, hidden: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, previous: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        rows = hidden.flatten(0, 1)
+        logits = self.module.logits(rows, self.head)
+        if self.module.candidate_selector is not None:
+            logits = logits + self._pull(rows, previous.flatten())
+        wanted = None if teacher is None else teacher.flatten(0, 1).to(torch.float32) @ self.head.t()
+        loss, ce = slot_loss(self.arm.loss, logits, labels.flatten(), wanted)
+        return loss, ce, logits.detach().argmax(-1)
+
+    def _pull(self, rows: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """DFlash 2: what the token before adds to each id's logit. In training it is the text's own."""
+        selector = self.module.candidate_selector
+        successor = selector.successor_codebook  # type: ignore[union-attr]
+        if self.vocabulary is not None:
+            successor = successor[self.vocabulary.ids.to(successor.device)]
+        pull: torch.Tensor = selector.predecessor_codebook[previous] * selector.hidden_projection(rows)  # type: ignore[union-attr, operator, index]
+        return pull.to(torch.float32) @ successor.to(torch.float32).t()

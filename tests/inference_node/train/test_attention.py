@@ -1,0 +1,92 @@
+"""A block in training sees what it sees in serving: the two forwards are compared, block by block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from inference_node.models.target import Forwarded
+from inference_node.speculate.dflash import DFlashDrafter
+from inference_node.train import arm as arms
+from inference_node.train.batch import Batch, pack
+from inference_node.train.step import Learner
+from tests.inference_node.train.conftest import random_samples
+
+LENGTHS = (45, 30, 70)
+
+
+def drafter_of(loaded, revision: str) -> DFlashDrafter:
+    target = loaded("qwen3_5_moe", revision).target
+    target.reset()
+    return target.pair.drafter
+
+
+def learner_of(drafter: DFlashDrafter, **arm: object) -> Learner:
+    made = arms.made({"block": drafter.block, "rows": 160, "anchors": 24, **arm})
+    return Learner(drafter.loaded.module, drafter.loaded.rope, made, drafter.model.embedding, drafter.model.head)
+
+
+def batch_and_features(learner: Learner) -> tuple[Batch, torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    batch = pack(random_samples(LENGTHS), learner.arm, generator)
+    width = len(learner.module.config.taps) * learner.module.config.hidden
+    return batch, torch.randn(learner.arm.rows, width, generator=generator)
+
+
+def served(drafter: DFlashDrafter, feature: torch.Tensor, anchor: int) -> torch.Tensor:
+    """The block's hidden rows as the node computes them, behind these features."""
+    drafter.reset()
+    taps = feature.view(feature.shape[0], len(drafter.taps), -1)
+    if len(taps):
+        drafter.absorb(0, [0] * len(taps), Forwarded(taps[:, 0], taps, ()))
+    return drafter.hidden(anchor)
+
+
+@pytest.mark.parametrize("flex", [False, True], ids=["plain", "flex"])
+@pytest.mark.parametrize("revision", ["april-2", "june", "dflash2"])
+@torch.inference_mode()
+def test_a_block_has_the_hidden_rows_that_serving_gives_it(loaded, revision: str, flex: bool) -> None:
+    """Windows, causality, positions of packed samples, convolutions: whatever differs would show."""
+    drafter = drafter_of(loaded, revision)
+    learner = learner_of(drafter)
+    learner.flex = flex
+    batch, feature = batch_and_features(learner)
+    hidden = learner.hidden(batch, feature)
+    compared = set()
+    for block in range(0, int(batch.real.sum()), 3):
+        place = int(batch.anchor[block])
+        start = place - int(batch.position[place])
+        theirs = served(drafter, feature[start:place], int(batch.tokens[place]))
+        assert float((hidden[block] - theirs).abs().max()) < 2e-4 * float(theirs.abs().max())
+        compared.add(int(batch.document[place]))
+    assert compared == {0, 1, 2}
+
+
+@torch.inference_mode()
+def test_a_block_does_not_see_its_anchors_feature_nor_any_after_it(loaded) -> None:
+    """Known trap: seeing it, training looks well and serving accepts next to nothing (SpecForge#455)."""
+    learner = learner_of(drafter_of(loaded, "april-2"))
+    batch, feature = batch_and_features(learner)
+    before = learner.hidden(batch, feature)
+    block = int(batch.real.sum()) // 2
+    place = int(batch.anchor[block])
+    changed = feature.clone()
+    changed[place:] += 1.0
+    assert torch.equal(learner.hidden(batch, changed)[block], before[block])
+    changed = feature.clone()
+    changed[place - 1] += 1.0
+    assert not torch.equal(learner.hidden(batch, changed)[block], before[block])
+
+
+@torch.inference_mode()
+def test_a_block_sees_no_other_sample_and_no_other_block(loaded) -> None:
+    learner = learner_of(drafter_of(loaded, "april-2"))
+    batch, feature = batch_and_features(learner)
+    before = learner.hidden(batch, feature)
+    first = batch.document == 0
+    changed = feature.clone()
+    changed[first] += 1.0
+    of = batch.document[batch.anchor] == 0
+    after = learner.hidden(batch, changed)
+    assert torch.equal(after[~of & batch.real], before[~of & batch.real])
+    assert not torch.equal(after[of & batch.real], before[of & batch.real])
