@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from review_agents.identity import clean_path, fingerprints_of
+from review_agents.identity import clean_path, fingerprints_of, similar
 from review_agents.probes.source_tree import around_line
 from review_agents.records import Candidate, Environment, Place, Reproduction, Source, Symptom
 from review_agents.rules import RULES, fits
@@ -177,16 +177,6 @@ def alike(candidate: Candidate, other: Candidate) -> bool:
         return True
     near = any((one.symbol or one.line) == (place.symbol or place.line) for one in here)
     return near and similar(candidate.title, other.title)
-
-
-def similar(one: str, other: str) -> bool:
-    """Whether two titles share half of their telling words."""
-    mine, theirs = telling(one), telling(other)
-    return bool(mine and theirs) and len(mine & theirs) * 2 >= min(len(mine), len(theirs))
-
-
-def telling(title: str) -> set[str]:
-    return {word.strip(".,:;()`'\"").lower() for word in title.split() if len(word) > 3}
 
 
 def in_a_line(candidate: Candidate) -> str:

@@ -40,6 +40,16 @@ def clean_path(path: str) -> str:
     return "" if cleaned == "." else cleaned
 
 
+def similar(one: str, other: str) -> bool:
+    """Whether two titles share half of their telling words."""
+    mine, theirs = telling(one), telling(other)
+    return bool(mine and theirs) and len(mine & theirs) * 2 >= min(len(mine), len(theirs))
+
+
+def telling(title: str) -> set[str]:
+    return {word.strip(".,:;()`'\"").lower() for word in title.split() if len(word) > 3}
+
+
 # What differs from run to run or machine to machine while the fault is the same. In this order:
 # a quote may hold a path, a path may hold an address, an address holds digits.
 VARIABLE = (

@@ -12,14 +12,17 @@ The rules, each bought with somebody's bad night:
   the fault, or its quoted text gone from a place that the same completed step looked at again.
 - A step that could not run, and a re-run that could not, mark nothing.
 - A claim that was not proved never opens, reopens or counts; it is filed as what it is.
+- Two proved faults of one kind in one function are one finding (two nights would not draw the line alike), but none is
+  lost: it names both, and is fixed when neither proof shows anything.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from review_agents.identity import clean_path, fingerprint_of, fingerprints_of
+from review_agents.identity import clean_path, fingerprint_of, fingerprints_of, similar
 from review_agents.records import (
+    Another,
     Candidate,
     Environment,
     FindingState,
@@ -85,6 +88,7 @@ class Recheck(Record):
 
     verification: Verification
     quotes_gone: bool = False  # it has quotes, and none of them occurs in its file any more
+    still: Another | None = None  # the other claim of it whose proof it was that ran, because its own shows nothing
 
 
 class Filed(Record):
@@ -198,12 +202,21 @@ def file_recheck(
     return Filed(
         finding_id=finding.id,
         fingerprint=finding.fingerprint,
-        candidate=finding.candidate,
+        candidate=speaking(finding.candidate, recheck.still),
         verification=verification,
         step=finding.step,
         lifecycle=Lifecycle.FIXED if fixed else Lifecycle.PERSISTING,
         state=FindingState.FIXED if fixed else FindingState.OPEN,
     )
+
+
+def speaking(candidate: Candidate, still: Another | None) -> Candidate:
+    """As it is filed from now on: in the words and with the proof of what is left of it."""
+    if still is None:
+        return candidate
+    left = tuple(one for one in candidate.also if one != still)
+    words = {"title": still.title, "description": still.description, "reproduction": still.reproduction}
+    return candidate.model_copy(update={**words, "also": left})
 
 
 def text_is_gone(finding: Known, recheck: Recheck, looks: Sequence[Look]) -> bool:
@@ -225,7 +238,8 @@ def claims_text(candidate: Candidate, recheck: Recheck) -> bool:
 
 def ran_properly(candidate: Candidate, verification: Verification, environments: Collection[Environment]) -> bool:
     """Whether a re-run that did not show the fault really ran what it was to run."""
-    if candidate.reproduction is None or candidate.reproduction.environment not in environments:
+    proofs = [candidate.reproduction, *(one.reproduction for one in candidate.also)]
+    if any(proof is None or proof.environment not in environments for proof in proofs):
         return False
     return bool(verification.runs) and not any(
         ran.timed_out or ran.oom or ran.exit in DID_NOT_START for ran in verification.runs
@@ -402,8 +416,33 @@ def with_places(group: Sequence[Claim], taken: set[str]) -> Claim:
                 places.setdefault((place.file, place.line, place.symbol, place.quote), place)
                 mine.add(one)
                 taken.add(one)
-    candidate = best.candidate.model_copy(update={"places": tuple(places.values())})
+    also = others(best, group[1:])
+    description = "\n\n".join([best.candidate.description, *map(in_passing, also)])
+    changes = {"places": tuple(places.values()), "also": also, "description": description}
+    candidate = best.candidate.model_copy(update=changes)
     return best.model_copy(update={"candidate": candidate})
+
+
+MOST_OTHERS = 3
+
+
+def others(best: Claim, rest: Sequence[Claim]) -> tuple[Another, ...]:
+    """What agents proved about the same place that is not merely the same in other words."""
+    found: list[Another] = []
+    for claim in rest:
+        candidate, told = claim.candidate, [best.candidate.title, *(one.title for one in found)]
+        if candidate.source is not Source.AGENT or claim.verification.state is not VerificationState.CONFIRMED:
+            continue
+        if candidate.reproduction is None or any(similar(candidate.title, title) for title in told):
+            continue
+        found.append(
+            Another(title=candidate.title, description=candidate.description, reproduction=candidate.reproduction)
+        )
+    return tuple(found[:MOST_OTHERS])
+
+
+def in_passing(one: Another) -> str:
+    return f"Also proved at this place: {one.title}. {one.description}"
 
 
 def root_cause(candidate: Candidate) -> list[tuple[object, ...]]:

@@ -70,6 +70,8 @@ class Ran(Record):
     user_s: float = 0.0
     sys_s: float = 0.0
     peak_bytes: int = 0  # largest resident set of any one process
+    group_peak_bytes: int | None = None  # all of the sandbox together, page cache included; None: the kernel hides it
+    instructions: int | None = None  # executed in user mode; None where the kernel has no such counter
     timed_out: bool = False
     oom: bool = False  # the cgroup's own counter rose
     head: str = ""  # first part of stdout and stderr as they came, interleaved
@@ -197,6 +199,14 @@ class Effort(StrEnum):
     LARGE = "large"
 
 
+class Another(Record):
+    """A proved claim of the same kind about the same place, filed with the one that was proved best."""
+
+    title: str
+    description: str
+    reproduction: Reproduction
+
+
 class Candidate(Record):
     """A claim as a probe or an agent makes it, before code has proved and filed it."""
 
@@ -213,6 +223,7 @@ class Candidate(Record):
     source: Source = Source.PROBE
     severity_reason: str = ""  # agents give one
     effort: Effort | None = None
+    also: tuple[Another, ...] = ()  # set by code when claims are joined
 
 
 class VerificationState(StrEnum):

@@ -154,6 +154,7 @@ def finding_row(seen: findings.Seen) -> FindingRow:
         places=candidate.places,
         opinion=candidate.opinion,
         reproduction=candidate.reproduction,
+        also=candidate.also,
         verification_state=seen.verification_state,
         verification_reason=seen.verification_reason,
         lifecycle=seen.lifecycle,

@@ -15,6 +15,7 @@ from orchestrator.store.schedules import ScheduleKind as ScheduleKind
 from orchestrator.store.steps import StepState as StepState
 from review_agents.ports import NodeWork
 from review_agents.records import (
+    Another,
     Change,
     FindingState,
     Kind,
@@ -160,6 +161,7 @@ class FindingRow:
     source: Source
     focus: str
     ignored_by: str  # "", "operator: REASON" or "repo: REASON"
+    also: tuple[Another, ...] = ()  # what was proved about the same place and is filed with it
 
 
 @dataclass(frozen=True, slots=True)

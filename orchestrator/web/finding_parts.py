@@ -88,7 +88,16 @@ def finding_proof(finding: FindingRow, key: str) -> Markup:
         f'{shown(proof.command)}</pre><button type="button" class="small" data-copy="run-{shown(key)}" hidden>Copy'
         '</button></div><div class="said-pair"><div><p class="label">Expected</p>'
         f'<pre>{shown(proof.expected)}</pre></div><div><p class="label">Observed</p>'
-        f"<pre>{shown(proof.observed)}</pre></div></div>{control_fold(proof)}</div>"
+        f"<pre>{shown(proof.observed)}</pre></div></div>{control_fold(proof)}{also_fold(finding)}</div>"
+    )
+
+
+def also_fold(finding: FindingRow) -> str:
+    """Proofs of other claims that were filed with this one."""
+    return "".join(
+        f'<details class="more"><summary>Also proved here: {shown(one.title)}</summary>'
+        f"<pre>{shown(one.reproduction.command)}</pre></details>"
+        for one in finding.also
     )
 
 

@@ -203,6 +203,49 @@ def test_a_fault_in_a_renamed_file_is_the_same_finding() -> None:
     assert only(still_there).finding_id is None
 
 
+def two_in_one(state: VerificationState = CONFIRMED, title: str = "A power without bound never ends") -> list[Claim]:
+    """Two faults of one kind in one function, as two focuses would claim them."""
+    given: dict[str, Any] = {
+        "kind": Kind.SECURITY,
+        "source": Source.AGENT,
+        "places": (Place(file="a.py", symbol="evaluate", quote="eval(text)"),),
+    }
+    first = claim(rule="code_execution", title="Evaluating a text runs any code", severity=Severity.HIGH, **given)
+    second = claim(state, rule="security_other", title=title, reproduction=reproduction("timeout 5 tool 9**9"), **given)
+    return [first, second]
+
+
+def test_two_proved_faults_of_a_kind_in_one_function_are_one_finding_that_names_both() -> None:
+    filed = only(merged(two_in_one()))
+    assert filed.candidate.title == "Evaluating a text runs any code"
+    assert [one.title for one in filed.candidate.also] == ["A power without bound never ends"]
+    assert "Also proved at this place: A power without bound never ends." in filed.candidate.description
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [two_in_one(UNVERIFIED), two_in_one(title="Evaluating a text runs any code of it")],
+    ids=["unproved", "same words"],
+)
+def test_what_is_not_proved_or_only_said_in_other_words_adds_nothing(claims: list[Claim]) -> None:
+    filed = only(merged(claims))
+    assert filed.candidate.also == () and filed.candidate.description == "d"
+
+
+def test_of_two_faults_in_one_finding_the_one_that_is_left_speaks_from_then_on() -> None:
+    both = only(merged(two_in_one())).candidate
+    old = Known(
+        id="old", fingerprint=fingerprint_of(both), state=FindingState.OPEN, candidate=both, step="s", commit="c1"
+    )
+    left = Recheck(verification=verified(CONFIRMED), still=both.also[0])
+    filed = only(merged([], [old], rechecks={"old": left}))
+    assert (filed.lifecycle, filed.candidate.title) == (Lifecycle.PERSISTING, "A power without bound never ends")
+    assert filed.candidate.reproduction == both.also[0].reproduction and filed.candidate.also == ()
+    assert filed.fingerprint == old.fingerprint
+    gone = Recheck(verification=verified(NOT_REPRODUCED))
+    assert only(merged([], [old], rechecks={"old": gone})).lifecycle is Lifecycle.FIXED
+
+
 def test_the_best_proof_speaks_for_a_finding() -> None:
     filed = only(merged([claim(NOT_REPRODUCED, title="bad"), claim(CONFIRMED, title="good")]))
     assert (filed.candidate.title, filed.verification.state) == ("good", CONFIRMED)
