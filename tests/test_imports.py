@@ -33,7 +33,7 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
             "orchestrator.sandbox.contract",
             "review_agents",
         ),
-        ("sqlalchemy", "pydantic", "packaging", "structlog", "jinja2"),
+        ("sqlalchemy", "pydantic", "packaging", "structlog", "jinja2", "argon2"),
     ),
     "orchestrator.store": (
         ("orchestrator.store", "review_agents.records", "review_agents.ports"),
@@ -63,6 +63,16 @@ TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
     "inference_node.fast": (
         (
             "inference_node.fast",
+            "inference_node.speculate",
+            "inference_node.models",
+            "inference_node.state",
+            "inference_node.kernels",
+        ),
+        None,
+    ),
+    "inference_node.train": (
+        (
+            "inference_node.train",
             "inference_node.speculate",
             "inference_node.models",
             "inference_node.state",
