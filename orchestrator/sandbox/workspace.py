@@ -7,15 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from orchestrator.sandbox import pressure
 from orchestrator.sandbox.contract import Box, Patience
-from review_agents.ports import CommandFailed, Match
+from orchestrator.sandbox.stopwatch import REPEATS, WAIT_S, Stopwatch
+from review_agents.ports import Match
 from review_agents.records import Environment, Measurement, Network, Ran, Session
 
-MOST_PRESSURE = 0.05  # share of a session; above it the session is void
-MOST_FOREIGN = 0.05
-REPEATS = 3  # how often a void session is tried again, while the review's patience lasts
-WAIT_S = 0.3  # before a repeat; doubles each time
+__all__ = ["IMPATIENT", "REPEATS", "WAIT_S", "BoxWorkspace"]
+
 IMPATIENT = "disturbed sessions were not all taken again: the review's patience for that was spent"
 SEARCH_TIMEOUT_S = 60.0
 
@@ -51,13 +49,12 @@ class BoxWorkspace:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.box = box
-        self.cpus = cpus
         self.note = note
-        self.patience = patience or Patience(math.inf)
         self.on_output = on_output
         self.cancelled = cancelled
-        self.wait = wait
-        self.clock = clock
+        self.stopwatch = Stopwatch(
+            box, cpus=cpus, patience=patience or Patience(math.inf), cancelled=cancelled, wait=wait, clock=clock
+        )
 
     def run(
         self,
@@ -89,50 +86,15 @@ class BoxWorkspace:
         timeout_s: float = 120.0,
     ) -> Measurement:
         for _ in range(warmup):
-            self.session(command, environment, timeout_s)
+            self.stopwatch.session(command, environment, timeout_s)
         taken: list[Session] = []
         notes = [self.note] if self.note else []
         for _ in range(sessions):
-            tried = self.until_good(command, environment, timeout_s)
+            tried = self.stopwatch.until_good(command, environment, timeout_s)
             taken += tried
             if tried[-1].void and len(tried) <= REPEATS and IMPATIENT not in notes:
                 notes.append(IMPATIENT)
         return Measurement(name=name, command=command, sessions=tuple(taken), note="; ".join(notes))
-
-    def until_good(self, command: str, environment: Environment, timeout_s: float) -> list[Session]:
-        """One session, and when it is void the repeats that patience covers; the last may be void too."""
-        tried = [self.session(command, environment, timeout_s)]
-        pause = WAIT_S
-        while tried[-1].void and len(tried) <= REPEATS and self.patience.covers(pause + tried[-1].value):
-            started = self.clock()
-            self.wait(pause)
-            waited = self.clock() - started
-            tried.append(self.session(command, environment, timeout_s))
-            self.patience.spend(waited_s=waited, measured_s=self.clock() - started - waited)
-            pause *= 2
-        return tried
-
-    def session(self, command: str, environment: Environment, timeout_s: float) -> Session:
-        """One fresh process, timed inside, with the contention around it. Raises `CommandFailed`."""
-        count = pressure.cpu_count(self.cpus)
-        before = pressure.read(self.cpus)
-        ran = self.box.run(command, environment=environment, timeout_s=timeout_s, cancelled=self.cancelled)
-        after = pressure.read(self.cpus)
-        if not ran.ok:
-            raise CommandFailed(command, ran)
-        own_s = ran.user_s + ran.sys_s
-        contention = pressure.between(before, after, own_s=own_s, cpus=count)
-        own_share = own_s / max(1e-9, ran.seconds * count)
-        reason = contention.complaint(own_share=own_share, most_pressure=MOST_PRESSURE, most_foreign=MOST_FOREIGN)
-        return Session(
-            value=ran.seconds,
-            void=bool(reason),
-            reason=reason,
-            pressure=contention.pressure,
-            user_s=ran.user_s,
-            sys_s=ran.sys_s,
-            peak_bytes=ran.peak_bytes,
-        )
 
     def read(self, path: str, *, limit_bytes: int = 1_000_000) -> str:
         return self.box.read(path, limit_bytes=limit_bytes).decode("utf-8", errors="replace")

@@ -30,6 +30,36 @@ def test_foreign_time_is_what_others_used_of_the_watched_cpus():
     assert found.foreign == pytest.approx((2.0 - pressure.TICK_S) / 4)
 
 
+def test_stolen_time_is_nobody_s_work_and_told_apart():
+    before, after = Reading(0, 0.0, 100.0), Reading(2, 0.0, 102.0, steal_s=0.5)
+    found = pressure.between(before, after, own_s=1.0, cpus=2)
+    assert found.steal == pytest.approx((0.5 - pressure.TICK_S) / 4)
+    assert found.foreign == pytest.approx((0.5 - pressure.TICK_S) / 4)
+    assert pressure.steal_seconds(STAT, ()) == pytest.approx(30 * pressure.TICK_S)
+
+
+def test_the_service_s_own_processor_time_is_not_foreign():
+    before, after = Reading(0, 0.0, 100.0, own_s=5.0), Reading(2, 0.0, 101.0, own_s=6.0)
+    assert pressure.between(before, after, own_s=0.0, cpus=2).foreign == 0
+
+
+def test_swapped_pages_are_found_where_the_kernel_counts_them():
+    assert pressure.swapped_in("pgpgin 5\npswpin 12\npswpout 3\n") == 12
+    assert pressure.swapped_in("") is None
+
+
+def test_a_pinned_cpu_is_watched_with_those_on_its_core(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    for cpu, siblings in ((0, "0,4"), (1, "1"), (2, "2-3")):
+        folder = tmp_path / f"cpu{cpu}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{siblings}\n")
+    monkeypatch.setattr(pressure, "CPUS", tmp_path)
+    assert pressure.with_siblings((0, 1)) == (0, 1, 4)
+    assert pressure.with_siblings((2,)) == (2, 3)
+    assert pressure.with_siblings((9,)) == (9,)  # a kernel that does not tell
+    assert pressure.with_siblings(()) == ()
+
+
 def test_short_session_says_nothing_about_foreign_time():
     assert pressure.between(Reading(0, 0.0, 0.0), Reading(0.05, 0.0, 0.05), own_s=0, cpus=1).foreign is None
 
