@@ -7,7 +7,8 @@ time; the service runs their old reproductions on the new commit and looks for t
 The rules, each bought with somebody's bad night:
 
 - A finding is the same when a fingerprint at any of its places is the same; failing that, same kind,
-  path and symbol is the same finding with another place.
+  path and symbol is the same finding with another place. Where code has no symbol to go by (a script, a
+  manifest), what agents say is the same finding when it quotes the same line, else the one known there.
 - Absence proves nothing. "Fixed" needs the old reproduction run on another commit without showing
   the fault, or its quoted text gone from a place that the same completed step looked at again.
 - A step that could not run, and a re-run that could not, mark nothing.
@@ -16,7 +17,7 @@ The rules, each bought with somebody's bad night:
   lost: it names both, and is fixed when neither proof shows anything.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -309,16 +310,20 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
 
     left = {finding.id: finding for finding in in_order(known) if finding.id not in meeting}
     tracked = frozenset(files)
-    gone = [finding for finding in left.values() if not places_in(finding.candidate, tracked)]
-    for nearness, candidates in ((places_of, list(left.values())), (identity_without_path, gone)):
+    gone = {finding.id for finding in left.values() if not places_in(finding.candidate, tracked)}
+    for nearness, agree in NEAR:
         near: dict[object, dict[str, Known]] = {}  # by place, then by id, in order
-        for finding in candidates:
-            for key in nearness(finding.candidate):
+        for finding in left.values():
+            for key in nearness(finding.candidate) if agree is not same_but_moved or finding.id in gone else ():
                 near.setdefault(key, {})[finding.id] = finding
         unmatched = []
         for group in rest:
             keys = {key for claim in group for key in nearness(claim.candidate)}
-            firsts = (first_that_agrees(group[0], near[key].values()) for key in keys if key in near)
+            firsts = (
+                next((finding for finding in near[key].values() if agree(group[0].candidate, finding.candidate)), None)
+                for key in keys
+                if key in near
+            )
             match = min((finding for finding in firsts if finding is not None), key=order_of, default=None)
             if match is None:
                 unmatched.append(group)
@@ -332,14 +337,21 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
     return sorted(map(Pair, spoken, found), key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
 
 
-def first_that_agrees(claim: Claim, found: Iterable[Known]) -> Known | None:
-    return next((finding for finding in found if rules_agree(claim, finding)), None)
-
-
-def rules_agree(claim: Claim, finding: Known) -> bool:
+def rules_agree(mine: Candidate, theirs: Candidate) -> bool:
     """Between two probes the rule must be the same, because theirs are exact; an agent's is a judgement."""
-    mine, theirs = claim.candidate, finding.candidate
-    return mine.rule == theirs.rule or Source.AGENT in (mine.source, theirs.source)
+    return mine.rule == theirs.rule or an_agent_spoke(mine, theirs)
+
+
+def same_but_moved(mine: Candidate, theirs: Candidate) -> bool:
+    return rules_agree(mine, theirs)
+
+
+def an_agent_spoke(mine: Candidate, theirs: Candidate) -> bool:
+    return Source.AGENT in (mine.source, theirs.source)
+
+
+def agents_spoke(mine: Candidate, theirs: Candidate) -> bool:
+    return mine.source is theirs.source is Source.AGENT
 
 
 def identity_without_path(candidate: Candidate) -> frozenset[tuple[object, ...]]:
@@ -354,13 +366,39 @@ def places_in(candidate: Candidate, files: frozenset[str]) -> bool:
     return any(clean_path(place.file) in files for place in candidate.places)
 
 
-def places_of(candidate: Candidate) -> frozenset[tuple[Kind, str, str]]:
+def places_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
     """Where it is, as far as that tells faults apart: a place without a symbol may hold many."""
     return frozenset(
         (candidate.kind, clean_path(place.file), " ".join(place.symbol.split()))
         for place in candidate.places
         if place.symbol.strip()
     )
+
+
+def quotes_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
+    """The lines that it quotes where there is no symbol."""
+    return frozenset(
+        (candidate.kind, clean_path(place.file), "", " ".join(place.quote.split()))
+        for place in candidate.places
+        if place.quote.strip() and not place.symbol.strip()
+    )
+
+
+def files_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
+    """The files of places that have no symbol."""
+    return frozenset(
+        (candidate.kind, clean_path(place.file), "") for place in candidate.places if not place.symbol.strip()
+    )
+
+
+Nearness = Callable[[Candidate], frozenset[tuple[object, ...]]]
+# What may make a claim a known finding, the surest first, and between whom it counts.
+NEAR: tuple[tuple[Nearness, Callable[[Candidate, Candidate], bool]], ...] = (
+    (places_of, rules_agree),
+    (quotes_of, an_agent_spoke),
+    (files_of, agents_spoke),
+    (identity_without_path, same_but_moved),
+)
 
 
 def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
@@ -381,7 +419,7 @@ def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
     for number, claim in enumerate(ordered):
         candidate = claim.candidate
         keys: list[object] = [*sorted(fingerprints_of(candidate)), *root_cause(candidate)]
-        places: list[object] = [*sorted(places_of(candidate))]
+        places: list[object] = [*sorted(places_of(candidate), key=str), *sorted(quotes_of(candidate), key=str)]
         same = [first_with[key] for key in keys if key in first_with]
         if not same and candidate.source is Source.AGENT:
             same = [first_with[key] for key in places if key in first_with][:1]

@@ -195,6 +195,38 @@ def test_places_without_a_symbol_are_the_same_only_by_fingerprint() -> None:
     assert only(merged([now], [earlier])).finding_id is None
 
 
+def in_script(rule: str, quote: str, title: str, source: Source = Source.AGENT) -> dict[str, Any]:
+    place = Place(file="add.sh", quote=quote)
+    return {"kind": Kind.CORRECTNESS, "rule": rule, "title": title, "places": (place,), "source": source}
+
+
+def test_what_two_minds_say_about_a_file_without_symbols_is_filed_once() -> None:
+    earlier = known(**in_script("wrong_result", "echo $(($1 - $2))", "It takes away"))
+    for quote in ("echo $(($1 - $2))", "#!/bin/sh"):
+        again = claim(**in_script("wrong_edge_case", quote, "Sums are wrong"))
+        assert only(merged([again], [earlier])).finding_id == "old"
+
+
+def test_two_faults_in_a_file_without_symbols_stay_two_night_after_night() -> None:
+    one, two = (
+        in_script("wrong_result", "a", "It takes away"),
+        in_script("unhandled_input", "b", "No sum of one number"),
+    )
+    tonight = [
+        claim(**in_script("wrong_edge_case", "b", "Words")),
+        claim(**in_script("correctness_other", "a", "More")),
+    ]
+    filed = merged(tonight, [known("one", **one), known("two", **two)])
+    assert {first.candidate.title: first.finding_id for first in filed} == {"Words": "two", "More": "one"}
+    assert len(merged([claim(**one), claim(**two)])) == 2
+
+
+def test_what_an_agent_says_of_a_manifest_is_the_probes_finding_only_when_it_quotes_its_line() -> None:
+    probe = known(**in_script("wheel.undeclared-dependency", "dependencies = []", "x", Source.PROBE))
+    assert only(merged([claim(**in_script("wrong_result", "dependencies = []", "y"))], [probe])).finding_id == "old"
+    assert only(merged([claim(**in_script("wrong_result", "name = 1", "y"))], [probe])).finding_id is None
+
+
 def test_a_fault_in_a_renamed_file_is_the_same_finding() -> None:
     earlier = known(places=(Place(file="old.md", symbol="Usage"),), shape="x")
     now = claim(places=(Place(file="README.md", symbol="Usage"),), shape="x")
