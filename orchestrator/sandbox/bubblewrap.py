@@ -40,6 +40,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from orchestrator.sandbox import egress, interpreters, seccomp, step_runner
 from orchestrator.sandbox.box import (
@@ -299,6 +300,14 @@ class BubblewrapBox(RunnerBox):
             most_bytes=sandbox.settings.egress_bytes,
             log=lambda host, refusal: sandbox.egress_log(name, host, refusal),
         )
+
+    def run(self, command: str, **how: Any) -> Ran:
+        peak = self.cgroup.memory_peak()
+        try:
+            ran = super().run(command, **how)
+        finally:
+            held = peak.read_and_close() if peak else None
+        return ran.model_copy(update={"group_peak_bytes": held})
 
     def lost(self, lost: RunnerLost) -> Ran:
         """When the kernel took PID 1 for memory, that is the command's end and no accident."""

@@ -151,6 +151,14 @@ class BoxCgroup:
                 counts += [int(line.split()[1]) for line in counters.splitlines() if line.startswith("oom_kill ")]
         return max(counts)
 
+    def memory_peak(self) -> "MemoryPeak | None":
+        """A fresh look at the most memory that all of the box holds; None where the kernel does not count it anew."""
+        for folder in self.folders:
+            if "memory" in folder.tree.controllers:
+                with suppress(OSError):
+                    return MemoryPeak(folder.path / PEAK_FILES[folder.tree.version])
+        return None
+
     def remove(self) -> None:
         """Kill what is left in them and remove them; a box that took over the name is left alone."""
         for folder in self.folders:
@@ -159,7 +167,29 @@ class BoxCgroup:
                     remove(folder.path)
 
 
+class MemoryPeak:
+    """The most memory that a cgroup has held since this was made, page cache included."""
+
+    def __init__(self, counter: Path):
+        """Raises `OSError` where the counter cannot be started anew (v2 before Linux 6.12)."""
+        self.file = os.open(counter, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.write(self.file, b"0\n")
+        except OSError:
+            os.close(self.file)
+            raise
+
+    def read_and_close(self) -> int | None:
+        try:
+            return int(os.pread(self.file, 32, 0))
+        except (OSError, ValueError):  # the box is gone
+            return None
+        finally:
+            os.close(self.file)
+
+
 OOM_COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
+PEAK_FILES = {1: "memory.max_usage_in_bytes", 2: "memory.peak"}
 LIMIT_FILES = {
     1: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpuset": "cpuset.cpus"},
     2: {"memory": "memory.max", "pids": "pids.max", "cpuset": "cpuset.cpus"},

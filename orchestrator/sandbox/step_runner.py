@@ -67,6 +67,12 @@ KILL_PATIENCE_S = 5.0  # what lives after this is stuck in the kernel, and the b
 LONGEST_ARGUMENT = 100_000  # Linux allows 128 KiB for one argument; longer scripts go through a file
 NO_FILES = ("/proc", "/sys", "/dev")  # what looks like a file there is a device or this program itself
 
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # system call numbers
+PERF_HARDWARE, PERF_INSTRUCTIONS = 0, 1
+PERF_ATTR_BYTES = 112
+PERF_INHERIT, PERF_EXCLUDE_KERNEL, PERF_EXCLUDE_HV = 1 << 1, 1 << 5, 1 << 6
+PERF_CLOEXEC = 8
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -106,6 +112,7 @@ class Server:
         self.incoming = bytearray()
         self.outgoing: deque[bytes] = deque()  # what the worker has not taken yet
         self.command: Command | None = None
+        self.instructions: ChildCounter | None = None  # None: this kernel does not count for us
         self.streams = Streams(self)
 
     def serve(self) -> None:
@@ -208,6 +215,7 @@ class Server:
                 raise ValueError("a command is running already")
             self.command = Command(self, order)
         elif kind == SETUP:
+            self.instructions = child_counter()  # before the filter forbids it
             set_up(order)
             self.send(READY, json.dumps(what_is_here()).encode())
         elif kind == READ:
@@ -267,6 +275,43 @@ def what_is_here() -> dict:
     }
 
 
+class ChildCounter:
+    """A counter of the kernel over all that this program starts from now on, without its own share.
+
+    A child's count is added when the child ends, so it is read when none is left.
+    """
+
+    def __init__(self, kind: int, event: int):
+        """Raises `OSError` where the kernel or the processor does not count that."""
+        self.everything = open_counter(kind, event, PERF_INHERIT)
+        self.own = open_counter(kind, event, 0)
+
+    def read(self) -> int:
+        counts = [int.from_bytes(os.read(one, 8), sys.byteorder) for one in (self.everything, self.own)]
+        return counts[0] - counts[1]
+
+
+def child_counter() -> ChildCounter | None:
+    """Instructions in user mode; None where they are not to be had (most virtual machines and engines)."""
+    try:
+        return ChildCounter(PERF_HARDWARE, PERF_INSTRUCTIONS)
+    except OSError:
+        return None
+
+
+def open_counter(kind: int, event: int, flags: int) -> int:
+    number = PERF_EVENT_OPEN.get(os.uname().machine)
+    if number is None:
+        raise OSError("no system call number is known")
+    settings = struct.pack(
+        "=IIQQQQQ", kind, PERF_ATTR_BYTES, event, 0, 0, 0, flags | PERF_EXCLUDE_KERNEL | PERF_EXCLUDE_HV
+    )
+    descriptor = libc.syscall(number, settings.ljust(PERF_ATTR_BYTES, b"\0"), 0, -1, -1, PERF_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return descriptor
+
+
 def first_number(paths: tuple[str, ...]) -> int | None:
     for path in paths:
         try:
@@ -319,6 +364,7 @@ class Command:
         self.input: int | None = None
         input_read = self.open_input(order["stdin"].encode("utf-8", "surrogateescape"))
         self.oom_before = oom_kills()
+        self.instructions_before = server.instructions.read() if server.instructions else 0
         self.started_at = time.monotonic()
         self.deadline = self.started_at + order["timeout_s"]
         self.pid = start(self.arguments, environment, order["cwd"], input_read, output_write)
@@ -420,6 +466,7 @@ class Command:
             "user_s": self.user_s,
             "sys_s": self.sys_s,
             "peak_bytes": self.peak_bytes,
+            "instructions": self.instructions(),
             "stopped": self.stopped,
             "oom": oom_kills() > self.oom_before or self.stopped == "memory",
             "dropped_bytes": self.kept.dropped_bytes,
@@ -427,6 +474,10 @@ class Command:
         }
         self.server.command = None
         self.server.send(ENDED, json.dumps(ended).encode())
+
+    def instructions(self) -> int | None:
+        counter = self.server.instructions
+        return counter.read() - self.instructions_before if counter else None
 
     def end_processes(self) -> bool:
         """Kill every process of the box but us. False when something does not die."""

@@ -709,6 +709,26 @@ def test_peak_is_that_of_the_largest_process(shared: Box):
     assert 85 * MIB < ran.peak_bytes < 200 * MIB
 
 
+def test_memory_of_all_processes_together_is_told_of_each_command_anew(backend: Backend, shared: Box):
+    hold = "import time; held = bytearray(60 << 20); time.sleep(0.6)"
+    together = shared.run(f"for number in 1 2 3; do python3 -c '{hold}' & done; wait")
+    if backend.kind != "bubblewrap" or not is_root():
+        assert together.group_peak_bytes is None  # an engine's cgroups are not ours to start anew
+        return
+    assert together.group_peak_bytes is not None and together.group_peak_bytes > 170 * MIB
+    assert together.peak_bytes < 120 * MIB
+    small = shared.run("true")
+    assert small.group_peak_bytes is not None and small.group_peak_bytes < 120 * MIB
+
+
+def test_instructions_are_counted_or_said_to_be_unknown(shared: Box):
+    little, much = (shared.run(f"python3 -c 'sum(range({count}))'") for count in (10, 3_000_000))
+    if little.instructions is None:
+        assert much.instructions is None
+    else:
+        assert much.instructions is not None and much.instructions - little.instructions > 3_000_000
+
+
 def test_cancelled_command_ends_within_two_seconds(shared: Box):
     asked_at: list[float] = []
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -178,3 +179,26 @@ def test_listing_leaves_links_and_git_out_and_is_sorted(tmp_path: Path):
     os.mkfifo(tmp_path / "fifo")
     assert step_runner.list_files(str(tmp_path), str(tmp_path)) == [b"a.txt", b"a/z.txt", b"b.txt"]
     assert step_runner.list_files(str(tmp_path / "a"), str(tmp_path)) == [b"a/z.txt"]
+
+
+def test_a_kernel_counter_sees_what_children_did_and_not_the_step_runner_itself():
+    """With the kernel's task clock, because virtual machines rarely pass on the processor's own counters."""
+    software, task_clock_ns = 1, 1
+    try:
+        counter = step_runner.ChildCounter(software, task_clock_ns)
+    except OSError as error:
+        pytest.skip(f"this kernel counts nothing for us: {error}")
+    before = counter.read()
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        pass
+    alone = counter.read() - before
+    burn = "import time\nwhile time.process_time() < 0.15: pass"
+    subprocess.run([sys.executable, "-I", "-c", burn], check=True)
+    assert alone < 20e6
+    assert counter.read() - before > 100e6
+
+
+def test_where_nothing_is_counted_instructions_are_unknown(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(step_runner, "PERF_EVENT_OPEN", {})
+    assert step_runner.child_counter() is None
