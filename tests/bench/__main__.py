@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import field, injection, overhead, pages, reviewing, thinking, weak_models
+from tests.bench import field, injection, overhead, pages, replay, reviewing, thinking, weak_models
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
 Bench = Annotated[Path, typer.Option("--repos", help="The folder with the repos that have planted faults.")]
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-field"
+KEPT_TALKS = Path(tempfile.gettempdir()) / "lamplighter-weak-models"
 DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
 
 
@@ -53,6 +54,18 @@ def review_with_agents(
     show("review-bench-agents", figures)
 
 
+@app.command("replay")
+def replay_recordings(
+    recordings: Annotated[Path, typer.Option(help="Folder with a NAME.json for each repo.")] = replay.RECORDINGS,
+    only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
+    repos: Bench = DEFAULT_BENCH,
+    keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
+) -> None:
+    """Nights with recorded minds: nothing new on an unchanged commit, nothing filed twice, fixed only by proof."""
+    named = [name for name in only.split(",") if name]
+    show("replay", replay.run(checked(repos), recordings=recordings, only=named, keep=keep))
+
+
 @app.command("injection")
 def count_attacks() -> None:
     """Attacks on the agents, and how many got anywhere."""
@@ -61,13 +74,14 @@ def count_attacks() -> None:
 
 @app.command("weak-models")
 def try_weak_models(
-    node: Annotated[str, typer.Option(help="OpenAI-compatible endpoint.")],
+    node: Annotated[str, typer.Option(help="OpenAI-compatible endpoint; without one, servers are started here.")] = "",
     model: Annotated[str, typer.Option(help="Model to ask for.")] = "",
-    turns: Annotated[int, typer.Option(help="Turns to take in all.")] = 1000,
+    turns: Annotated[int, typer.Option(help="Turns to take in all.")] = 1010,
     tools: Annotated[str, typer.Option(help="auto, native or text.")] = "auto",
+    keep: Annotated[Path, typer.Option(help="Conversations done so far; a run goes on from there.")] = KEPT_TALKS,
 ) -> None:
     """The agents' loop against whatever a weak model writes: every conversation ends, every turn is counted."""
-    show("weak-models", weak_models.run(node, model, turns=turns, tools=tools))
+    show("weak-models", weak_models.run(turns, keep, node=node, model=model, tools=tools))
 
 
 @app.command("overhead")

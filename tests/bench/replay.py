@@ -1,0 +1,246 @@
+"""Nights over the repos with planted faults, with recorded minds: what a second night may say, and what it may not.
+
+For each repo with a recording (NAME.json), five reviews by the real command on one data folder:
+
+    first    the recording, without one of its findings
+    again    the same, on the same commit: nothing may be new
+    other    a second mind on the same commit: other titles, words, scripts, rules and order, one finding less, and the
+             one that the first did not have; only that may be new, and it is `seen_late`
+    dying    a commit that changes nothing, and every focus breaks off half-way: nothing is fixed, nothing is new
+    mended   the repaired tree as the next commit, and a mind that still says the same: what was mended is `fixed`
+             because its proof ran and showed nothing, all else stays, and nothing is new
+
+More recordings of a repo (NAME-WORD.json) are played between `other` and `dying`, each a night of its own. Which
+finding stands for which planted fault is told by review-bench's score.py, which alone sees the truth files.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench import figures, minds, reviewing
+from tests.support.host_settings import sandbox_environment
+
+RECORDINGS = figures.ROOT / "tests" / "recordings"
+COMMAND = "orchestrator"
+THERE = ("new", "persisting", "regressed")
+Finding = dict[str, Any]
+
+
+@dataclass
+class Nights:
+    """What the reviews of one repo said, in their order."""
+
+    repo: str
+    exports: dict[str, dict[str, Any]] = field(default_factory=dict)
+    late: minds.Told | None = None  # what only the second mind has
+    seconds: float = 0.0
+
+    def findings(self, night: str) -> list[Finding]:
+        return list(self.exports[night]["findings"])
+
+    def fresh(self, night: str) -> list[Finding]:
+        """What that night says for the first time, as proved."""
+        return [
+            one
+            for one in self.findings(night)
+            if one["lifecycle"] == "new" and one["verification"]["state"] in ("confirmed", "flaky")
+        ]
+
+    def open_before(self, night: str) -> dict[str, Finding]:
+        """By id, as last said in the nights before that one: what was proved and is not fixed."""
+        found: dict[str, Finding] = {}
+        for name, export in self.exports.items():
+            if name == night:
+                break
+            found.update({one["id"]: one for one in export["findings"]})
+        return {
+            key: one
+            for key, one in found.items()
+            if one["lifecycle"] in THERE and one["verification"]["state"] in ("confirmed", "flaky")
+        }
+
+    @property
+    def seconds_minds(self) -> list[str]:
+        """Nights on the unchanged commit with another mind."""
+        return [name for name in self.exports if name not in ("first", "again", "dying", "mended")]
+
+
+def run(
+    bench: Path, *, recordings: Path = RECORDINGS, only: Sequence[str] = (), keep: Path | None = None
+) -> dict[str, float]:
+    """The figures of `replay`; with `only`, of just those repos, and nothing is recorded."""
+    with reviewing.folder(keep) as work:
+        repos = reviewing.chosen(reviewing.made_repos(bench, work, fixed=False), only)
+        mended = {repo.name: repo for repo in reviewing.made_repos(bench, work, fixed=True)}
+        found = [
+            nights(repo, mended[repo.name], recordings, work)
+            for repo in repos
+            if (recordings / f"{repo.name}.json").is_file()
+        ]
+        stands_for = {one.repo: verdicts(bench, one, work) for one in found}
+    result = in_figures(found, stands_for)
+    if not only:
+        beside = {one.repo: f"{len(one.exports)} reviews, {one.seconds:.0f} s" for one in found}
+        figures.record("replay", result, repos=beside)
+    return result
+
+
+# Reviewing -----------------------------------------------------------------------------------
+
+
+def nights(
+    repo: Path,
+    mended: Path,
+    recordings: Path,
+    work: Path,
+    *,
+    command: str = COMMAND,
+    settings: Mapping[str, str] = reviewing.HASTE,
+) -> Nights:
+    """All reviews of one repo. They change its HEAD, so it is copied first. `command` is the module that reviews."""
+    began = time.monotonic()
+    found = Nights(repo.name)
+    place = work / "nights" / repo.name
+    if place.exists():
+        shutil.rmtree(place)
+    copy = place / repo.name
+    shutil.copytree(repo, copy, symlinks=True)
+    whole = minds.read(recordings / f"{repo.name}.json")
+    told = minds.proved(whole)
+    found.late = late_one(told)
+    first = minds.without(whole, found.late) if found.late else minds.changed(whole, lambda name, call: call)
+    rest = [one for one in told if one != found.late]
+    other = minds.reworded(minds.without(whole, rest[0]) if rest else whole)
+    more = {file.stem.removeprefix(f"{repo.name}-"): file for file in sorted(recordings.glob(f"{repo.name}-*.json"))}
+
+    def night(name: str, mind: minds.Conversations) -> None:
+        file = minds.write(mind, place / f"{name}-mind.json")
+        found.exports[name] = reviewed(copy, name, file, minds.focuses(mind), command, settings)
+
+    night("first", first)
+    night("again", first)
+    night("other", other)
+    for name, file in more.items():
+        night(f"mind-{name}", minds.read(file))
+    git(copy, "commit", "-q", "--allow-empty", "-m", "Nothing changes")
+    night("dying", minds.broken_off(first))
+    git(copy, "fetch", "-q", str(mended), "HEAD")
+    tree = git(copy, "rev-parse", "FETCH_HEAD^{tree}")
+    git(copy, "reset", "-q", "--hard", git(copy, "commit-tree", tree, "-p", "HEAD", "-m", "Mend everything"))
+    night("mended", first)
+    found.seconds = time.monotonic() - began
+    return found
+
+
+def late_one(told: Sequence[minds.Told]) -> minds.Told | None:
+    """The finding that the first mind is not to have: the last one that shares kind and file with no other."""
+    alone = [one for one in told if sum((one.kind, one.file) == (two.kind, two.file) for two in told) == 1]
+    return alone[-1] if alone else None
+
+
+def reviewed(
+    repo: Path, name: str, recording: Path, focuses: Sequence[str], command: str, settings: Mapping[str, str]
+) -> dict[str, Any]:
+    """One review in the foreground by the real command; its export. All lies beside the repo."""
+    out = repo.parent / f"{name}.json"
+    words = [sys.executable, "-m", command, "review", str(repo), "--data", str(repo.parent / "data")]
+    words += ["--node", f"recording:{recording}", "--focus", ",".join(focuses), "--format", "json", "--out", str(out)]
+    environment = {**os.environ, **sandbox_environment(), **settings}
+    done = subprocess.run(words, env=environment, cwd=figures.ROOT)
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"The review “{name}” of {repo.name} ended with exit status {done.returncode}.")
+    return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def git(repo: Path, *words: str) -> str:
+    who = ("-c", "user.name=Bench", "-c", "user.email=bench@example.invalid")
+    return subprocess.run(
+        ["git", "-C", str(repo), *who, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+# Counting ------------------------------------------------------------------------------------
+
+
+def verdicts(bench: Path, found: Nights, work: Path) -> dict[str, str]:
+    """Which planted fault each finding that was ever proved stands for, by its id; a second one for the same fault
+    stands for it, too."""
+    ever: dict[str, Finding] = {}
+    for export in found.exports.values():
+        for one in export["findings"]:
+            if one["lifecycle"] in THERE and one["verification"]["state"] in ("confirmed", "flaky"):
+                ever.setdefault(one["id"], one)
+    scored = reviewing.score(bench, {found.repo: {"findings": list(ever.values())}}, work, "--details")
+    (repo,) = scored["repos"]
+    return {
+        key: verdict["item"]
+        for key, verdict in zip(ever, repo["verdicts"], strict=True)
+        if verdict["verdict"] in ("fault", "duplicate")
+    }
+
+
+def in_figures(found: Sequence[Nights], stands_for: dict[str, dict[str, str]]) -> dict[str, float]:
+    counts = [counted(one, stands_for.get(one.repo, {})) for one in found]
+    return {
+        "repos": len(found),
+        "reviews": sum(len(one.exports) for one in found),
+        **{key: sum(one[key] for one in counts) for key in (counts[0] if counts else {})},
+    }
+
+
+def counted(found: Nights, stands_for: dict[str, str]) -> dict[str, int]:
+    """Of one repo. What should be 0: new_again, not_seen_late, filed_twice, dying_*, mended_new, mended_left,
+    fixed_without_proof, fixed_though_not_mended."""
+    others = found.seconds_minds
+    fixed = [one for one in found.findings("mended") if one["lifecycle"] == "fixed"]
+    open_faults = {key for key in found.open_before("mended") if key in stands_for}
+    fixed_ids = {one["id"] for one in fixed}
+    return {
+        "proved_at_first": len(found.fresh("first")),
+        "proved_at_first_by_agents": sum(one["source"] == "agent" for one in found.fresh("first")),
+        "new_again": len(found.fresh("again")),
+        "late_expected": 1 if found.late else 0,
+        "seen_late": sum(one["seen_late"] for name in others for one in found.fresh(name)),
+        "not_seen_late": sum(not one["seen_late"] for name in others for one in found.fresh(name)),
+        "filed_twice": sum(twice(found, name, stands_for) for name in others),
+        "dying_focuses": broken(found.exports["dying"]),
+        "dying_fixed": sum(one["lifecycle"] == "fixed" for one in found.findings("dying")),
+        "dying_new": len(found.fresh("dying")),
+        "mended_faults": len(open_faults),
+        "mended_fixed": len(open_faults & fixed_ids),
+        "mended_left": len(open_faults - fixed_ids),
+        "mended_new": len(found.fresh("mended")),
+        "fixed_without_proof": sum(not ran_and_showed_nothing(one) for one in fixed),
+        "fixed_though_not_mended": len(fixed_ids - open_faults),
+    }
+
+
+def twice(found: Nights, night: str, stands_for: dict[str, str]) -> int:
+    """What that second mind filed as new although the fault was known. Derived by code, it may say one new thing
+    only; of a mind that was really another one, the truth files tell."""
+    fresh = found.fresh(night)
+    if night == "other":
+        return len(fresh) - (1 if found.late and any(is_told(one, found.late) for one in fresh) else 0)
+    known = {stands_for[key] for key in found.open_before(night) if key in stands_for}
+    return sum(stands_for.get(one["id"]) in known for one in fresh)
+
+
+def is_told(finding: Finding, told: minds.Told) -> bool:
+    return finding["kind"] == told.kind and any(place["file"] == told.file for place in finding["places"])
+
+
+def broken(export: dict[str, Any]) -> int:
+    return sum(one["state"] == "node_failed" for one in export["tokens"]["by_focus"].values())
+
+
+def ran_and_showed_nothing(finding: Finding) -> bool:
+    verification = finding["verification"]
+    return verification["state"] == "not_reproduced" and bool(verification["runs"])
