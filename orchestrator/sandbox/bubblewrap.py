@@ -181,7 +181,7 @@ class Bubblewrap:
         remove_tree(self.volumes(review))
 
     def sweep(self, living: Collection[str]) -> tuple[str, ...]:
-        gone = list(self.end_boxes(lambda review: to_sweep(review, living)))
+        gone = self.end_boxes(lambda review: to_sweep(review, living))
         for folder in sorted((self.home / "volumes").glob("*")):
             if to_sweep(folder.name, living):
                 remove_tree(folder)
@@ -220,14 +220,16 @@ class Bubblewrap:
     def volumes(self, review: str) -> Path:
         return self.home / "volumes" / review
 
-    def end_boxes(self, ends: Callable[[str], bool]) -> Iterable[str]:
+    def end_boxes(self, ends: Callable[[str], bool]) -> list[str]:
         """End the boxes of those reviews; names what was ended."""
+        ended = []
         names = {name for name in running_boxes(self.instance)} | (self.cgroups.names() if self.cgroups else set())
         for name in sorted(names):
             review = review_of(name, self.instance)
             if review is not None and ends(review):
                 self.end_box(name)
-                yield name
+                ended.append(name)
+        return ended
 
     def end_box(self, name: str) -> None:
         for pid in running_boxes(self.instance).get(name, ()):

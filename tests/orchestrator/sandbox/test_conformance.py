@@ -964,6 +964,19 @@ def test_prepare_starts_over_and_drop_is_quiet(backend: Backend):
     assert not sandbox.prepared("again")
 
 
+def test_drop_ends_the_boxes_of_its_review_and_no_others(backend: Backend):
+    backend.sandbox.prepare("dropped", backend.bundle, backend.commit)
+    box = backend.sandbox.open(BoxOrder("dropped", "probe:x", 1, limits=backend.limits))
+    living = backend.open("probe:living")
+    backend.sandbox.drop("dropped")
+    assert not any("dropped" in name for name in left_of(backend))
+    with pytest.raises(BoxGone):
+        box.run("true", timeout_s=3)
+    assert alive(living)
+    living.destroy()
+    box.destroy()
+
+
 def test_bundle_with_a_cut_history_becomes_a_shallow_clone(backend: Backend, tmp_path: Path):
     repo = tmp_path / "repo"
     repo.mkdir()
