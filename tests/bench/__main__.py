@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import field, injection, overhead, pages, replay, reviewing, thinking, weak_models
+from tests.bench import faults, field, injection, overhead, pages, replay, reviewing, thinking, weak_models
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
@@ -105,6 +105,20 @@ def review_in_the_field(
 ) -> None:
     """Reviews of real repos, whose findings are judged by hand: docs/field-tests.toml."""
     show("field-tests", field.run(mirrors, keep, only=tuple(filter(None, only.split(","))), again=again))
+
+
+@app.command("faults")
+def fault_matrix(
+    only: Annotated[
+        str, typer.Option(help="Cases whose names contain one of these words; then nothing is recorded.")
+    ] = "",
+    keep: Annotated[Path, typer.Option(help="Keep results here, and go on from what is there.")] = faults.KEPT,
+    again: Annotated[bool, typer.Option(help="Do all of them again.")] = False,
+) -> None:
+    """Real processes killed, cut off, filled up and set back at each step of a review: ends, doubles, losses, leaks."""
+    words = [word for word in only.split(",") if word]
+    cases = [case for case in faults.ALL if not words or any(word in case.name for word in words)]
+    show("faults", faults.run(cases, kept=keep, again=again))
 
 
 def checked(bench: Path) -> Path:
