@@ -10,42 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from review_agents.records import Environment, Session, Verdict
+from review_agents.records import Benchmark, Session, Verdict
 
 # What is measured ----------------------------------------------------------------------------
-
-
-class BenchmarkKind(StrEnum):
-    """Where a benchmark came from."""
-
-    CONFIGURED = "configured"  # `.lamplighter.toml`
-    DOCUMENTED = "documented"  # a command that README or docs show
-    SCRIPT = "script"  # a file in benchmarks/
-    PYTEST_BENCHMARK = "pytest-benchmark"
-    PYPERF = "pyperf"
-    ASV = "asv"
-    TEST_RUN = "test run"
-    SLOW_TEST = "slow test"
-    IMPORT = "import"
-    PROGRAM = "program"  # an entry point's start
-    AGENT = "agent"  # asked for with `measure`
-
-
-@dataclass(frozen=True, slots=True)
-class Benchmark:
-    """A command that is timed as a fresh process.
-
-    The same files run against base and head: those that the head has, so that only the measured code differs.
-    """
-
-    name: str  # keeps its meaning from night to night
-    kind: BenchmarkKind
-    command: str  # bash
-    environment: Environment = Environment.TEST
-    figures_file: str = ""  # the benchmark writes its own figures there, as JSON; empty: read from its output
-    files: tuple[str, ...] = ()  # tracked files that are the benchmark and not the code under test
-    inside: tuple[str, ...] = ()  # programs of ours that it needs inside, by name
-    warm_up: bool = True  # run once before it is timed
 
 
 class Unit(StrEnum):

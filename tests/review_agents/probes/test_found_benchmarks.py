@@ -1,0 +1,156 @@
+"""What is found to be timed, on files in a dict; the programs that time inside run for real."""
+
+import json
+import subprocess
+import sys
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from review_agents.ports import NoSuchFile
+from review_agents.probes.found_benchmarks import found
+from review_agents.probes.prepared import Distribution, Prepared
+from review_agents.records import Benchmark, BenchmarkKind, Environment, Repo, RepoSettings
+
+PREPARED = Prepared(
+    languages=("python",),
+    installed_plain=True,
+    installed_test=True,
+    distributions=(Distribution(name="tool", import_packages=("tool",), console_scripts={"tool": "tool:main"}),),
+)
+
+
+def benchmarks(files: dict[str, str], prepared: Prepared = PREPARED, **given) -> dict[BenchmarkKind, Benchmark]:
+    class Workspace:
+        def read(self, path: str, *, limit_bytes: int = 0) -> str:
+            if path not in files:
+                raise NoSuchFile(path)
+            return files[path]
+
+    repo = Repo(
+        name="tool", url="https://example.org/tool.git", ref="", commit="0" * 40,
+        commit_date="2025-01-01T00:00:00+00:00", files=tuple(sorted(files)),
+        settings=given.pop("settings", RepoSettings()),
+    )  # fmt: skip
+    return {one.kind: one for one in found(Workspace(), repo, prepared, **given)}  # type: ignore[arg-type]
+
+
+def test_import_time_and_every_program_s_start_are_always_there():
+    kinds = benchmarks({"tool/__init__.py": ""})
+    assert kinds[BenchmarkKind.IMPORT].name == "import tool"
+    assert kinds[BenchmarkKind.PROGRAM].command == "cd /tmp\ntool --help </dev/null >/dev/null"
+    assert {one.environment for one in kinds.values()} == {Environment.PLAIN}
+
+
+def test_tests_that_take_the_benchmark_fixture_need_the_plugin_among_what_was_installed():
+    files = {"tests/test_speed.py": "def test_fast(tmp_path, benchmark):\n    benchmark(len, [])\n", "conftest.py": ""}
+    assert BenchmarkKind.PYTEST_BENCHMARK not in benchmarks(files)
+    with_plugin = PREPARED.model_copy(update={"resolved_test": {"pytest-benchmark": "5.1"}})
+    one = benchmarks(files, with_plugin)[BenchmarkKind.PYTEST_BENCHMARK]
+    assert one.command.endswith(" tests/test_speed.py") and "--benchmark-only" in one.command
+    assert one.files == ("tests/test_speed.py", "conftest.py")
+
+
+def test_an_asv_suite_is_found_by_its_configuration_comments_and_all():
+    config = '{\n  // where they are\n  "benchmark_dir": "perf/suite",\n  "version": 1,\n}\n'
+    files = {"asv.conf.json": config, "perf/suite/__init__.py": "", "perf/suite/a.py": "def time_it():\n    pass\n"}
+    one = benchmarks(files)[BenchmarkKind.ASV]
+    assert (one.name, one.inside) == ("asv perf/suite", ("run_asv",))
+    assert "perf/suite/a.py" in one.files
+    assert BenchmarkKind.ASV not in benchmarks({**files, "perf/suite/a.py": "x = 1\n"})
+
+
+def test_pyperf_scripts_scripts_and_configured_commands_are_told_apart():
+    files = {
+        "benchmarks/plain.py": "if __name__ == '__main__':\n    print('x: 1 ms')\n",
+        "benchmarks/fine.py": "import pyperf\npyperf.Runner().bench_func('f', len, [])\n",
+    }
+    prepared = PREPARED.model_copy(update={"resolved_test": {"pyperf": "2.8"}})
+    kinds = benchmarks(files, prepared, settings=RepoSettings(benchmark={"own": "make bench"}))
+    assert kinds[BenchmarkKind.SCRIPT].command == "python benchmarks/plain.py"
+    assert "benchmarks/fine.py --processes 1" in kinds[BenchmarkKind.PYPERF].command
+    assert kinds[BenchmarkKind.CONFIGURED].command == "make bench"
+
+
+def test_only_tests_that_take_long_enough_to_be_timed_are_and_agents_wishes_come_last():
+    slowest = [
+        {"test": "tests/test_a.py::test_slow", "seconds": 2.0},
+        {"test": "tests/test_a.py::test_x", "seconds": 0.01},
+    ]
+    every = benchmarks({"tests/test_a.py": "def test_slow(): pass"}, slowest=slowest, asked={"loop": "python -c 1"})
+    assert every[BenchmarkKind.SLOW_TEST].name == "test tests/test_a.py::test_slow"
+    assert list(every)[-1] is BenchmarkKind.AGENT
+
+
+def test_what_was_not_installed_is_not_timed():
+    nothing = PREPARED.model_copy(update={"installed_plain": False, "installed_test": False})
+    assert benchmarks({"tests/test_a.py": "def test_a(): pass"}, nothing) == {}
+
+
+# Inside ------------------------------------------------------------------------------------
+
+
+def run_inside(name: str, *arguments: str, folder: Path) -> dict:
+    program = resources.files("review_agents.probes.inside").joinpath(f"{name}.py")
+    result = folder / "result.json"
+    subprocess.run([sys.executable, str(program), *arguments, str(result)], check=True, cwd=folder)
+    return json.loads(result.read_text())
+
+
+SUITE = """
+import time
+
+def setup():
+    global ready
+    ready = True
+
+def time_function():
+    assert ready
+    time.sleep(0.001)
+
+class Suite:
+    params = [10, 20]
+    def setup(self, size):
+        self.data = list(range(size))
+    def time_sum(self, size):
+        assert len(self.data) == size
+        time.sleep(0.002)
+    def time_broken(self, size):
+        raise RuntimeError("broken")
+    def peakmem_sum(self, size):
+        return self.data
+"""
+
+
+def test_an_asv_suite_is_timed_with_its_setups_and_parameters(tmp_path: Path):
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "suite.py").write_text(SUITE)
+    told = run_inside("run_asv", "bench", folder=tmp_path)
+    assert set(told["seconds"]) == {"suite.time_function", "suite.Suite.time_sum(10)", "suite.Suite.time_sum(20)"}
+    assert told["seconds"]["suite.time_function"] == pytest.approx(0.0011, rel=0.5)
+    assert told["seconds"]["suite.Suite.time_sum(20)"] > 0.0015
+    assert "broken" in told["problems"]["suite.Suite.time_broken(10)"]
+
+
+def test_what_an_import_gives_is_told_file_by_file(tmp_path: Path):
+    (tmp_path / "pack" / "sub").mkdir(parents=True)
+    (tmp_path / "pack" / "__init__.py").write_text("")
+    (tmp_path / "pack" / "sub" / "__init__.py").write_text("x = 1\n")
+    (tmp_path / "single.py").write_text("y = 2\n")
+    program = resources.files("review_agents.probes.inside").joinpath("what_runs.py")
+    subprocess.run(
+        [sys.executable, str(program), '["pack", "single", "gone"]', "no-such-distribution", "r.json"],
+        check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    told = json.loads((tmp_path / "r.json").read_text())
+    assert told["version"] == ""
+    assert set(told["packages"]["pack"]["files"]) == {"__init__.py", "sub/__init__.py"}
+    assert set(told["packages"]["single"]["files"]) == {"single.py"}
+    assert "gone" in told["packages"]["gone"]["problem"]
+
+
+def test_the_canary_prints_one_figure():
+    program = resources.files("review_agents.probes.inside").joinpath("canary.py")
+    said = subprocess.run([sys.executable, str(program)], check=True, capture_output=True, text=True).stdout
+    assert said.startswith("canary: 0.") and said.endswith(" s\n")
