@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(8750, ge=0, le=65535)
     allowed_hosts: Listed = ("127.0.0.1", "localhost", "[::1]")
+    publish: str = ""  # address at which others reach the port, where that is not `host` (compose publishes it)
+    accounts: Literal["auto", "required", "none"] = "auto"  # auto: unless only this machine reaches the port
     allowed_roots: Listed = ()  # folders below which web and API accept local paths
 
     # Taking repos in

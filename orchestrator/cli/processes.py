@@ -12,6 +12,7 @@ import typer
 from orchestrator import logs, wiring
 from orchestrator.cli.console import err
 from orchestrator.cli.start import Data, bring_up_to_date, settings_of
+from orchestrator.services import accounts
 from orchestrator.services.errors import OutsideError
 from orchestrator.settings import Settings
 from orchestrator.store import migrate as migrations
@@ -40,8 +41,12 @@ def web(
     logs.configure(settings, "web")
     bring_up_to_date(settings)
     check_port(settings)
+    shop = wiring.service(settings)
+    application = make_app(shop, settings)
+    if accounts.needed(shop) and not accounts.exist(shop):
+        err().print(first_account(settings, application.state.setup_token), markup=False)
     Server(
-        make_app(wiring.service(settings), settings),
+        application,
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -50,6 +55,14 @@ def web(
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_REQUESTS_S,
     ).run()
+
+
+def first_account(settings: Settings, token: str) -> str:
+    return (
+        "There is no account yet, and others can reach this address: nothing is served but the page that makes one. "
+        f"Open /setup there (port {settings.port}) and enter the token below, or run "
+        f"`lamplighter accounts add NAME --admin`.\n\n    {token}\n"
+    )
 
 
 def worker(data: Data = None) -> None:

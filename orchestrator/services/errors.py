@@ -57,6 +57,26 @@ class UnknownStep(NotThere):
     thing = "step"
 
 
+class UnknownAccount(NotThere):
+    thing = "account"
+
+
+class WrongPassword(ImpossibleRequest):
+    """Nobody is let in with that."""
+
+
+class NotAllowed(ImpossibleRequest):
+    """The account may not do this."""
+
+
+class TooManyTries(ImpossibleRequest):
+    """Guessing is slowed down."""
+
+    def __init__(self, wait_s: int):
+        super().__init__(f"Too many tries. Wait {wait_s} s, then try again.")
+        self.wait_s = wait_s
+
+
 class NotNow(ImpossibleRequest):
     """The thing is in a state in which this cannot be done."""
 

@@ -1,6 +1,7 @@
 """All tables in one import, for migrations and for making an empty database."""
 
 from orchestrator.store import (
+    accounts,
     comparisons,
     findings,
     logs,
@@ -14,5 +15,5 @@ from orchestrator.store import (
 )
 from orchestrator.store.base import Base
 
-ROOMS = (comparisons, findings, logs, machines, measurements, repos, reviews, schedules, steps, transcripts)
+ROOMS = (accounts, comparisons, findings, logs, machines, measurements, repos, reviews, schedules, steps, transcripts)
 metadata = Base.metadata

@@ -1,5 +1,6 @@
 """The web door: pages for people, an API for programs, both over the same services."""
 
+import secrets
 from collections.abc import Sequence
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -12,6 +13,7 @@ from orchestrator.services.errors import OutsideError, ServiceError
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
 from orchestrator.web import (
+    accounts,
     agents,
     api,
     events,
@@ -25,17 +27,20 @@ from orchestrator.web import (
     reviews,
     schedules,
 )
+from orchestrator.web.doorman import Doorman
 from orchestrator.web.errors import Problem, Refused, json_answer, problem_of, problems_of, status_of
 from orchestrator.web.security import HEADERS, Guard, check_csrf, is_api
 
 TITLES = {
     400: "That is not possible",
+    401: "Who are you?",
     403: "Refused",
     404: "Nothing here",
     500: "That should not have happened",
     405: "Not in this way",
     409: "Not now",
     422: "That cannot be read",
+    429: "Not so fast",
     503: "Something outside does not answer",
 }
 
@@ -54,7 +59,8 @@ def make_app(shop: Workshop, settings: Settings) -> FastAPI:
     app.state.shop = shop
     app.state.streams = 0  # live pages now
     app.state.closing = False  # set by serving.Server
-    for router in (home, reviews, agents, events, exports, repos, findings, schedules, nodes):
+    app.state.setup_token = secrets.token_urlsafe(16)  # for the first account; `lamplighter web` says it
+    for router in (accounts, home, reviews, agents, events, exports, repos, findings, schedules, nodes):
         app.include_router(router.router, dependencies=[Depends(check_csrf)], include_in_schema=False)
     for plain in (api, health):
         app.include_router(plain.router)
@@ -64,6 +70,7 @@ def make_app(shop: Workshop, settings: Settings) -> FastAPI:
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_bug)
+    app.add_middleware(Doorman, shop=shop)
     app.add_middleware(Guard, allowed_hosts=settings.allowed_hosts)
     return app
 

@@ -10,7 +10,17 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
-from orchestrator.services.errors import BadInput, ImpossibleRequest, NotNow, NotThere, OutsideError, ServiceError
+from orchestrator.services.errors import (
+    BadInput,
+    ImpossibleRequest,
+    NotAllowed,
+    NotNow,
+    NotThere,
+    OutsideError,
+    ServiceError,
+    TooManyTries,
+    WrongPassword,
+)
 
 
 class Problem(BaseModel):
@@ -38,7 +48,10 @@ class Refused(Exception):
 # First match wins, so a special case stands above its kind.
 STATUS: tuple[tuple[type[ServiceError], int], ...] = (
     (BadInput, 422),
+    (WrongPassword, 401),
+    (NotAllowed, 403),
     (NotThere, 404),
+    (TooManyTries, 429),
     (NotNow, 409),
     (ImpossibleRequest, 400),
     (OutsideError, 503),

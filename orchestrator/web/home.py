@@ -10,7 +10,8 @@ from orchestrator.services import judging, memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
-from orchestrator.web.render import THEME_COOKIE, THEMES, page
+from orchestrator.web.render import THEME_COOKIE, THEMES, is_ours, page
+from orchestrator.web.security import is_secure
 
 router = APIRouter()
 EMPTY_FORM: Mapping[str, Any] = {
@@ -89,12 +90,10 @@ def now(request: Request, shop: Shop) -> HTMLResponse:
 @router.post("/theme")
 def choose_theme(request: Request, theme: Text = "auto", back: Text = "/") -> RedirectResponse:
     """Colours without JavaScript. Only a path of ours is gone back to, never another site."""
-    ours = back.startswith("/") and not back.startswith(("//", "/\\")) and back.isprintable() and back.isascii()
-    answer = RedirectResponse(back if ours else "/", status_code=303)
+    answer = RedirectResponse(back if is_ours(back) else "/", status_code=303)
     if theme in THEMES:
         # Not HttpOnly: static/app.js sets the same cookie to save the reload.
-        secure = request.url.scheme == "https"
-        answer.set_cookie(THEME_COOKIE, theme, max_age=YEAR_S, samesite="lax", secure=secure, path="/")
+        answer.set_cookie(THEME_COOKIE, theme, max_age=YEAR_S, samesite="lax", secure=is_secure(request), path="/")
     return answer
 
 

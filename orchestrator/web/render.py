@@ -31,6 +31,7 @@ def page(request: Request, template: str, *, status: int = 200, section: str = "
             here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             csrf_input=Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, token),
             now=request.app.state.shop.clock(),
+            account=getattr(request.state, "account", None),
             **values,
         ),
         status,
@@ -42,6 +43,16 @@ def page(request: Request, template: str, *, status: int = 200, section: str = "
 def fragment(template: str, **values: Any) -> str:
     """A part of a page, for an event stream; the caller gives all that the template names."""
     return environment().get_template(template).render(values)
+
+
+def is_ours(address: str) -> bool:
+    """Whether it is a path of this site, so that one may be sent there by what a request says."""
+    return (
+        address.startswith("/")
+        and not address.startswith(("//", "/\\"))
+        and address.isprintable()
+        and address.isascii()
+    )
 
 
 def theme_of(request: Request) -> str:

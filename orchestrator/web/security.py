@@ -1,7 +1,7 @@
 """What every request must pass and every answer carries, whichever route it meets.
 
-The service is for one person or a small team behind a loopback address, so it has no accounts; what
-must not happen is that some *other* page in the same browser uses it. Four layers see to that:
+Who asks is the doorman's question (doorman.py). Here is what must hold whoever asks: no *other* page in
+the same browser may use the service. Four layers see to that:
 
 * Host allow-list: a name that was re-pointed at this machine (DNS rebinding) is refused.
 * Origin: a request that changes something must come from our own pages; the API also takes
@@ -182,9 +182,20 @@ def keep_csrf(request: Request, response: Response) -> None:
         csrf_token(request),
         httponly=True,
         samesite="lax",  # strict would hand out a new token, and spoil open forms, on each link from elsewhere
-        secure=request.url.scheme == "https",
+        secure=is_secure(request),
         path="/",
     )
+
+
+def renew_csrf(request: Request, response: Response) -> None:
+    """Another token from now on, as at each change of who uses the browser."""
+    request.state.csrf = secrets.token_urlsafe(32)
+    keep_csrf(request, response)
+
+
+def is_secure(request: Request) -> bool:
+    """Whether the browser speaks TLS, with us or with a proxy before us. Whoever lies about it loses the cookie."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
 
 
 def is_token(value: str) -> bool:

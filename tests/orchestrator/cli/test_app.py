@@ -30,6 +30,13 @@ COMMANDS = [
     ("worker",),
     ("beat",),
     ("migrate",),
+    ("engine-proxy",),
+    ("accounts",),
+    ("accounts", "list"),
+    ("accounts", "add"),
+    ("accounts", "password"),
+    ("accounts", "remove"),
+    ("accounts", "token"),
     ("doctor",),
 ]
 
