@@ -1,15 +1,18 @@
 """The chat wire of OpenAI-compatible servers: our records out, their JSON and streams in.
 
 Servers differ in what they send beside the standard; what is read here of theirs: llama-server's and our node's
-`timings`, vLLM's and OpenAI's `usage.prompt_tokens_details`, `reasoning_content` and vLLM's `reasoning`.
+`timings`, vLLM's and OpenAI's `usage.prompt_tokens_details`, `reasoning_content` and vLLM's `reasoning`. What
+llama-swap shows as thinking while it loads a model is left out: the model never thought it.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from review_agents.records import Answer, AnswerEnd, Message, Question, Role, ToolCall, Usage
 
+LOADING = re.compile(r"\A\s*━+\nllama-swap loading model:.*?\n━+\n(?: \n)?", re.DOTALL)
 ENDS = {"length": AnswerEnd.LENGTH, "tool_calls": AnswerEnd.CALLS, "function_call": AnswerEnd.CALLS}
 
 
@@ -112,7 +115,11 @@ class Assembly:
         if calls and end is AnswerEnd.STOP:
             end = AnswerEnd.CALLS
         return Answer(
-            text="".join(self.text), calls=calls, thought="".join(self.thought), end=end, usage=self.usage(seconds)
+            text="".join(self.text),
+            calls=calls,
+            thought=LOADING.sub("", "".join(self.thought)),
+            end=end,
+            usage=self.usage(seconds),
         )
 
     def usage(self, seconds: float) -> Usage:

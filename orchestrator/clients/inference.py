@@ -10,12 +10,15 @@ import json
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 import structlog
 
+from orchestrator.clients.busy import is_busy
 from orchestrator.clients.chat_wire import Assembly, body_of
 from review_agents.ports import (
     Ability,
@@ -55,6 +58,14 @@ OVERFLOW = re.compile(
 )
 
 
+class Busy(NodeAway):
+    """The node answers, but not this request now; `after_s` is when it wants to be asked again, 0 where not said."""
+
+    def __init__(self, message: str, after_s: float):
+        super().__init__(message)
+        self.after_s = after_s
+
+
 class HttpChatModel:
     """`tools` is auto (ask the endpoint), native or text. `repeats` says whether a text's end runs in circles."""
 
@@ -88,6 +99,7 @@ class HttpChatModel:
         model, context = self._run(self._described(), cancelled)
         self._model = self._model or model
         native = self._tools == "native" or (self._tools == "auto" and self._calls_tools(cancelled))
+        context = context or self._run(self._context_behind_llama_swap(), cancelled)
         return Ability(
             model=self._model, node=without_credentials(self._base), native_tools=native, context_tokens=context
         )
@@ -130,6 +142,12 @@ class HttpChatModel:
                     break
         return str(chosen.get("id", "")), found
 
+    async def _context_behind_llama_swap(self) -> int | None:
+        """What llama-server says of itself, once llama-swap has loaded it."""
+        found = await self._json(f"/upstream/{quote(self._model, safe='/:')}/props", optional=True)
+        settings = found.get("default_generation_settings")
+        return first_number(settings, "n_ctx") if isinstance(settings, Mapping) else None
+
     async def _json(self, path: str, *, optional: bool = False) -> dict[str, Any]:
         try:
             async with self._client() as client:
@@ -164,10 +182,11 @@ class HttpChatModel:
                     update={"seed": question.seed + 1}
                 )  # the same seed breaks in the same way
             except NodeAway as error:
-                if attempt == TRIES:
+                asked_for = error.after_s if isinstance(error, Busy) else 0.0
+                if attempt == TRIES or asked_for > LONGEST_PAUSE_S:
                     raise
-                log.info("the node cannot take the request now", reason=str(error), pause_s=pause)
-                wait(pause, cancelled)
+                log.info("the node cannot take the request now", reason=str(error), pause_s=max(pause, asked_for))
+                wait(max(pause, asked_for), cancelled)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
             except Stopped:
                 self._see_it_gone()
@@ -184,7 +203,8 @@ class HttpChatModel:
                 client.stream("POST", f"{self._base}/v1/chat/completions", json=body, timeout=limits) as reply,
             ):
                 if reply.status_code != 200:
-                    raise self._problem(reply.status_code, (await reply.aread()).decode("utf-8", "replace"))
+                    said = (await reply.aread()).decode("utf-8", "replace")
+                    raise self._problem(reply.status_code, said, reply.headers.get("retry-after", ""))
                 if "text/event-stream" not in reply.headers.get("content-type", ""):
                     whole = Assembly()
                     whole.take(read_json((await reply.aread()).decode("utf-8", "replace")))
@@ -218,7 +238,7 @@ class HttpChatModel:
             raise self._problem(500, made.failed)
         return made.answer(seconds=time.monotonic() - began, looped=looped)
 
-    def _problem(self, status: int, text: str) -> Exception:
+    def _problem(self, status: int, text: str, retry_after: str = "") -> Exception:
         """What a refusal means."""
         error = error_of(text)
         message = str(error.get("message") or text[:500] or "no reason given").strip()
@@ -228,7 +248,7 @@ class HttpChatModel:
         if status in (400, 413, 500) and (prompt is not None or OVERFLOW.search(message) or OVERFLOW.search(kind)):
             return ContextOverflow(said, prompt_tokens=whole(prompt), context_tokens=whole(context))
         if status in BUSY:
-            return NodeAway(said)
+            return Busy(said, seconds_until(retry_after))
         return BrokenAnswer(said) if status >= 500 else NodeRefused(said)
 
     # Ending -----------------------------------------------------------------------------------------
@@ -249,18 +269,8 @@ class HttpChatModel:
         return asyncio.run(self._busy())
 
     async def _busy(self) -> bool | None:
-        health = await self._json("/health", optional=True)
-        if isinstance(health.get("running"), int):  # our node
-            return bool(health["running"])
-        try:
-            async with self._client() as client:
-                reply = await client.get(f"{self._base}/slots", timeout=CONNECT_S)  # llama-server
-                slots = reply.json() if reply.status_code == 200 else None
-        except (httpx.HTTPError, ValueError):
-            return None
-        if isinstance(slots, list):
-            return any(isinstance(slot, Mapping) and slot.get("is_processing") for slot in slots)
-        return None
+        async with self._client() as client:
+            return await is_busy(client, self._base, self._model)
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers=self._headers, trust_env=False, transport=self._transport)
@@ -288,6 +298,19 @@ def wait(seconds: float, cancelled: Callable[[], bool]) -> None:
         if cancelled():
             raise Stopped
         time.sleep(min(left, LOOK_EVERY_S))
+
+
+def seconds_until(retry_after: str) -> float:
+    """What a Retry-After header asks for, in seconds or as a date; 0 where it says nothing that can be read."""
+    try:
+        return max(0.0, float(retry_after)) if retry_after.strip().isdigit() else until_date(retry_after)
+    except (ValueError, TypeError, OverflowError):
+        return 0.0
+
+
+def until_date(date: str) -> float:
+    then = parsedate_to_datetime(date)
+    return max(0.0, (then.replace(tzinfo=then.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def read_json(text: str) -> dict[str, Any]:

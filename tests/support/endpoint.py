@@ -7,7 +7,7 @@ endpoint.bodies      # what was asked
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -22,9 +22,11 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def send_json(self, status: int, body: Any) -> None:
+    def send_json(self, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
         raw = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
@@ -138,8 +140,9 @@ def tool_call(name: str, arguments: Any, **more: Any) -> Reply:
     return streamed({"role": "assistant", "content": None}, *deltas, finish="tool_calls", **more)
 
 
-def refusal(status: int, message: str = "no", **more: Any) -> Reply:
-    return lambda handler: handler.send_json(status, {"error": {"message": message, "type": "x", **more}})
+def refusal(status: int, message: str = "no", *, headers: Mapping[str, str] | None = None, **more: Any) -> Reply:
+    error = {"message": message, "type": "x", **more}
+    return lambda handler: handler.send_json(status, {"error": error}, headers)
 
 
 def nothing_for(seconds: float) -> Reply:

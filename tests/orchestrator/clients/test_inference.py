@@ -2,11 +2,13 @@
 
 import threading
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 
 import pytest
 
-from orchestrator.clients.inference import HttpChatModel
+from orchestrator.clients.inference import HttpChatModel, seconds_until
 from review_agents.ports import BrokenAnswer, ContextOverflow, NodeAway, NodeRefused, Stopped
 from review_agents.records import AnswerEnd, Message, Question, Role, Tool, ToolCall
 from review_agents.repetition import repeats_itself
@@ -115,6 +117,12 @@ def test_an_endpoint_that_does_not_gets_the_plain_text_protocol(reply: Any) -> N
         assert model(endpoint, tools="auto").ability(cancelled=never).native_tools is False
 
 
+def test_the_context_of_a_model_behind_llama_swap_is_read_through_it_once_it_is_loaded() -> None:
+    props = {"default_generation_settings": {"n_ctx": 16384}}
+    with Endpoint([text("yes")], **{"upstream/test-model/props": props}) as endpoint:
+        assert model(endpoint, tools="auto").ability(cancelled=never).context_tokens == 16384
+
+
 def test_the_context_is_read_from_what_the_server_says_of_its_model() -> None:
     models = {"data": [{"id": "other"}, {"id": "test-model", "max_model_len": 32768}]}
     with Endpoint(**{"v1/models": models}) as endpoint:
@@ -159,6 +167,29 @@ def test_a_node_that_is_busy_or_loading_is_asked_again(status: int) -> None:
 def test_a_node_that_stays_busy_is_away() -> None:
     with Endpoint([refusal(503, "loading model")]) as endpoint, pytest.raises(NodeAway, match="loading model"):
         model(endpoint).ask(question(), cancelled=never)
+
+
+@pytest.mark.parametrize("as_date", [False, True])
+def test_a_busy_node_is_asked_again_when_it_wants_to_be(as_date: bool) -> None:
+    after = format_datetime(datetime.now(UTC) + timedelta(seconds=2.5), usegmt=True) if as_date else "1"
+    with Endpoint([refusal(429, "busy", headers={"Retry-After": after}), text("here")]) as endpoint:
+        began = time.monotonic()
+        assert model(endpoint).ask(question(), cancelled=never).text == "here"
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_a_node_that_is_busy_for_longer_than_a_client_waits_is_away_at_once() -> None:
+    with Endpoint([refusal(503, "loading", headers={"Retry-After": "600"})]) as endpoint:
+        with pytest.raises(NodeAway, match="503: loading"):
+            model(endpoint).ask(question(), cancelled=never)
+        assert len(endpoint.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "after", ["soon", "", "-5", "1e9", "Thu, 99 Foo 2026 99:99:99 GMT", "Fri, 01 Jan 1999 00:00:00 GMT"]
+)
+def test_a_retry_after_that_says_nothing_is_as_good_as_none(after: str) -> None:
+    assert seconds_until(after) == 0
 
 
 def test_a_node_that_is_not_there_is_away() -> None:
