@@ -1,6 +1,8 @@
 """The verdict of a review on one page, made by plain code from what the focuses reported and what was proved.
 
-Nobody writes it: scores are reconciled by rules, and the words are those of reports, quoted and named.
+Nobody writes it: scores are reconciled by rules, and the words are those of reports, quoted and named. Whatever was
+found, what comes before the focuses' own words is read in two minutes: lists are cut where they are worth least, and
+say how much is left out.
 """
 
 import math
@@ -23,7 +25,10 @@ OWNER_WEIGHT = 2.0
 PLAIN_MEANS = ("honesty", "overall")  # nobody owns these
 APART = 3.0  # points between two focuses that are a disagreement
 TOGETHER = 1.0
-MOST_FIXES = 15
+MOST_FIXES = 8
+MOST_LIMITS = 6
+MOST_VIEWS = 4  # agreements, and disagreements
+LINE_CHARS = 96
 
 
 class Score(Record):
@@ -59,6 +64,7 @@ class Voice(Record):
     recommendation: str = ""
     strengths: tuple[str, ...] = ()
     weaknesses: tuple[str, ...] = ()
+    not_looked_at: tuple[str, ...] = ()
 
 
 class Memo(Record):
@@ -68,7 +74,8 @@ class Memo(Record):
     disagreed: tuple[str, ...]
     fixes: tuple[Fix, ...]
     more_fixes: int  # that are not listed
-    not_looked_at: tuple[str, ...]
+    not_looked_at: tuple[str, ...]  # what hid most first
+    more_not_looked_at: int  # that are not listed
     voices: tuple[Voice, ...]
 
 
@@ -102,6 +109,8 @@ def memo_of(
     scores = reconciled(results, focuses)
     there = [one for one in findings if one.lifecycle in THERE]
     worth = sorted((one for one in there if counts(one)), key=order_of)
+    limits = not_looked_at(results, focuses, probes)
+    apart = sorted((one for one in scores if one.high - one.low >= APART), key=lambda one: one.low - one.high)
     return Memo(
         verdict=verdict(results, there),
         scores=scores,
@@ -109,15 +118,12 @@ def memo_of(
             f"{len(score.by)} focuses agree on {score.name}: {score.value:g} of 10"
             for score in scores
             if len(score.by) > 1 and score.high - score.low <= TOGETHER
-        ),
-        disagreed=tuple(
-            f"{score.name}: " + ", ".join(f"{focus} says {value:g}" for focus, value in sorted(score.by.items()))
-            for score in scores
-            if score.high - score.low >= APART
-        ),
+        )[:MOST_VIEWS],
+        disagreed=tuple(map(views, apart[:MOST_VIEWS])),
         fixes=tuple(map(fix_of, worth[:MOST_FIXES])),
         more_fixes=max(0, len(worth) - MOST_FIXES),
-        not_looked_at=not_looked_at(results, focuses, probes),
+        not_looked_at=limits[:MOST_LIMITS],
+        more_not_looked_at=max(0, len(limits) - MOST_LIMITS),
         voices=tuple(voice_of(result, focuses) for result in results),
     )
 
@@ -145,6 +151,13 @@ def reconciled(results: Sequence[FocusResult], focuses: Mapping[str, Focus]) -> 
     return tuple(found)
 
 
+def views(score: Score) -> str:
+    """The ends of a disagreement: who says least and who says most."""
+    by = sorted(score.by.items(), key=lambda pair: (pair[1], pair[0]))
+    shown = by if len(by) <= 3 else [by[0], by[-1]]
+    return f"{score.name}: " + ", ".join(f"{focus} says {value:g}" for focus, value in shown)
+
+
 # Fixes ---------------------------------------------------------------------------------------
 
 
@@ -160,7 +173,7 @@ def order_of(one: Seen) -> tuple[float, ...]:
 
 def fix_of(one: Seen) -> Fix:
     return Fix(
-        title=one.title,
+        title=short(one.title),
         kind=one.kind,
         severity=one.severity,
         effort=one.effort or Effort.MEDIUM,
@@ -188,30 +201,47 @@ def verdict(results: Sequence[FocusResult], there: Sequence[Seen]) -> str:
 def not_looked_at(
     results: Sequence[FocusResult], focuses: Mapping[str, Focus], probes: Sequence[tuple[str, ProbeState, str]]
 ) -> tuple[str, ...]:
-    """Limits of this review; none of them counts against the repo."""
-    lines = [f"{name}: {reason}" for name, state, reason in probes if state is ProbeState.COULD_NOT_RUN]
+    """Limits of this review, what hid most first; none of them counts against the repo."""
+    lines = []
     for result in results:
-        title = focuses[result.focus].title if result.focus in focuses else result.focus
         if result.state is not FocusState.FINISHED:
             words = str(result.state).replace("_", " ")
-            lines.append(f"{title} did not come to its end ({words}{': ' + result.reason if result.reason else ''})")
-        lines += [f"{title}: {one}" for one in (result.report.not_looked_at if result.report else ())]
+            why = f"{words}: {result.reason}" if result.reason else words
+            lines.append(f"{title_of(result, focuses)} did not come to its end ({why})")
     ran = {result.focus for result in results}
-    missing = [focus.title for name, focus in focuses.items() if name not in ran]
-    if missing:
-        lines.append(f"nobody looked with the focus of {', '.join(missing)}")
-    return tuple(dict.fromkeys(lines))
+    if missing := [focus.title for name, focus in focuses.items() if name not in ran]:
+        lines.append(f"Nobody looked with the focus of {', '.join(missing)}")
+    lines += [f"{name}: {reason}" for name, state, reason in probes if state is ProbeState.COULD_NOT_RUN]
+    said: dict[str, list[str]] = {}  # by those who said it
+    for result in results:
+        for one in result.report.not_looked_at if result.report else ():
+            said.setdefault(" ".join(one.split()), []).append(title_of(result, focuses))
+    lines += [f"{', '.join(dict.fromkeys(titles))}: {one}" for one, titles in said.items()]
+    return tuple(map(short, dict.fromkeys(lines)))
+
+
+def title_of(result: FocusResult, focuses: Mapping[str, Focus]) -> str:
+    return focuses[result.focus].title if result.focus in focuses else result.focus
+
+
+def short(text: str) -> str:
+    """On one line, cut at a word."""
+    line = " ".join(text.split())
+    if len(line) <= LINE_CHARS:
+        return line
+    return f"{line[:LINE_CHARS].rpartition(' ')[0] or line[:LINE_CHARS]} …"
 
 
 def voice_of(result: FocusResult, focuses: Mapping[str, Focus]) -> Voice:
     report = result.report
     return Voice(
         focus=result.focus,
-        title=focuses[result.focus].title if result.focus in focuses else result.focus,
+        title=title_of(result, focuses),
         state=result.state,
         reason=result.reason,
         summary=report.summary if report else "",
         recommendation=report.recommendation if report else "",
         strengths=report.strengths if report else (),
         weaknesses=report.weaknesses if report else (),
+        not_looked_at=report.not_looked_at if report else (),
     )

@@ -121,10 +121,13 @@ def compare_reviews(one: Review, other: Review, format: As = Format.TEXT, data: 
 
 def show_comparison(found: Comparison) -> None:
     for heading, group in (
-        ("appeared", found.appeared),
+        ("new", found.appeared),
+        ("seen late", found.seen_late),
+        ("regressed", found.regressed),
         ("fixed", found.fixed),
         ("no longer seen, not proved fixed", found.not_seen),
-        ("stayed", found.stayed),
+        ("persisting", found.stayed),
+        ("ignored", found.ignored),
     ):
         for finding in group:
             sys.stdout.write(f"{heading}: {finding.severity} {plain(finding.title)} [{finding.fingerprint}]\n")

@@ -38,13 +38,26 @@ def compare(shop: Workshop, one: UUID, other: UUID) -> Comparison:
         there_after = {key for key, finding in after.items() if finding.lifecycle is not Lifecycle.FIXED}
         gone = there_before - there_after
         proved = proved_fixed(db, gone, first, second)
+        came = there_after - there_before
+        earlier = findings.last_words(db, came, until=first.created_at)
+        ignored = {key for key in there_after if after[key].lifecycle is Lifecycle.IGNORED}
+        regressed = {
+            key
+            for key in there_after - ignored
+            if after[key].lifecycle is Lifecycle.REGRESSED or earlier.get(key) is Lifecycle.FIXED
+        }
+        new = {key for key in came if key not in earlier} - ignored - regressed
+        late = {key for key in new if after[key].seen_late}
         # One that appeared and was fixed between the two is in neither.
         return Comparison(
             one=rows.review_row(first, repo.name, counts[first.id]),
             other=rows.review_row(second, repo.name, counts[second.id]),
-            appeared=chosen(after, there_after - there_before),
-            stayed=chosen(after, there_before & there_after),
+            appeared=chosen(after, new - late),
+            seen_late=chosen(after, late),
+            regressed=chosen(after, regressed),
+            stayed=chosen(after, there_after - new - regressed - ignored),
             fixed=chosen({**before, **after}, proved),
+            ignored=chosen(after, ignored),
             not_seen=chosen(before, gone - proved),
             probes=probes(db, first.id, second.id),
             measurements=measured(measurements.of_review(db, first.id), measurements.of_review(db, second.id)),

@@ -425,9 +425,13 @@ class Comparison:
 
     one: ReviewRow
     other: ReviewRow
-    appeared: tuple[FindingRow, ...]  # in the other only
-    stayed: tuple[FindingRow, ...]  # in both, as the other saw them
+    # Each finding in exactly one group, as the other saw it where it did.
+    appeared: tuple[FindingRow, ...]  # in the other only, and never before
+    seen_late: tuple[FindingRow, ...]  # likewise, on a commit that was reviewed before without anybody seeing it
+    regressed: tuple[FindingRow, ...]  # in the other, and fixed at some time before
+    stayed: tuple[FindingRow, ...]  # in both, or in the other and known before without having been fixed
     fixed: tuple[FindingRow, ...]  # proved fixed by the other
+    ignored: tuple[FindingRow, ...]  # in the other, and not to be counted
     not_seen: tuple[FindingRow, ...]  # in one only, without proof that they were fixed
     probes: tuple[ComparedProbe, ...]  # those whose state differs
     measurements: tuple[ComparedMeasurement, ...]

@@ -249,7 +249,7 @@ def counts_of_repos(db: Session, now: datetime, repo_id: UUID | None = None) -> 
 
 
 def last_words(
-    db: Session, finding_ids: Collection[UUID], *, since: datetime, until: datetime
+    db: Session, finding_ids: Collection[UUID], *, since: datetime | None = None, until: datetime
 ) -> dict[UUID, Lifecycle]:
     """What was last said about each of the findings by a review asked for in that time."""
     if not finding_ids:
@@ -257,7 +257,11 @@ def last_words(
     found = db.execute(
         select(Sighting.finding_id, Sighting.lifecycle)
         .join(Review, Review.id == Sighting.review_id)
-        .where(Sighting.finding_id.in_(finding_ids), Review.created_at > since, Review.created_at <= until)
+        .where(
+            Sighting.finding_id.in_(finding_ids),
+            Review.created_at <= until,
+            *([] if since is None else [Review.created_at > since]),
+        )
         .order_by(Review.created_at, Review.id)
     )
     return {row[0]: row[1] for row in found}

@@ -196,7 +196,8 @@ def test_fixes_are_ordered_by_impact_and_effort_and_the_unproved_are_not_among_t
     )
     assert [one.title for one in made.fixes] == ["open door", "small", "large", "opinion"]
     assert "tests: needs a compiler" in made.not_looked_at
-    assert any(line.startswith("nobody looked with the focus of Newcomer") for line in made.not_looked_at)
+    assert any(line.startswith("Nobody looked with the focus of Newcomer") for line in made.not_looked_at)
+    assert made.more_fixes == made.more_not_looked_at == 0
     assert made.verdict == "3 proved faults, 2 of them serious; no model took part."
 
 
@@ -205,6 +206,45 @@ def test_a_focus_that_did_not_finish_is_a_limit_of_the_review_and_not_of_the_rep
     made = memo.memo_of([stuck], [], builtin(), [])
     assert any("Taste did not come to its end (stuck: it repeated itself)" in line for line in made.not_looked_at)
     assert made.verdict == "Nothing was proved wrong; 0 of 1 focuses came to their end."
+
+
+def test_what_two_focuses_could_not_look_at_is_said_once_with_both() -> None:
+    results = [
+        FocusResult(focus=name, state=FocusState.FINISHED, report=Report(summary="x", not_looked_at=("French names",)))
+        for name in ("newcomer", "security")
+    ]
+    assert "Newcomer, Security: French names" in memo.memo_of(results, [], builtin(), []).not_looked_at
+
+
+def test_however_much_was_found_the_memo_is_read_in_two_minutes() -> None:
+    many = "The second argument of a call is lost when the first one is empty. " * 40
+    everything = {name: 1 + at for at, name in enumerate(focus.SCORES)}
+    report = Report(summary=many, strengths=(many,) * 12, weaknesses=(many,) * 12, recommendation=many)
+    results = [
+        FocusResult(
+            focus=name,
+            state=FocusState.STUCK,
+            reason=many,
+            report=report.model_copy(
+                update={
+                    "scores": {score: (value * (at + 3)) % 10 for score, value in everything.items()},
+                    "not_looked_at": tuple(f"{name} {number} {many}" for number in range(12)),
+                }
+            ),
+        )
+        for at, name in enumerate(builtin())
+    ]
+    made = memo.memo_of(results, [seen(title=f"{n} {many}") for n in range(100)], builtin(), [])
+    assert len(read_at_first(made).split()) <= 500, "at 250 words a minute"
+    assert made.more_fixes == 92 and made.more_not_looked_at > 50
+    assert len(made.voices[0].weaknesses) == 12, "the rest is there to be unfolded"
+
+
+def read_at_first(made: memo.Memo) -> str:
+    """What stands before the focuses' own words."""
+    scores = [f"{one.name} {one.value} {one.low} to {one.high} {' '.join(one.by)}" for one in made.scores]
+    fixes = [f"{one.title} {one.kind} {one.severity} {one.effort} effort {one.proof} {one.file}" for one in made.fixes]
+    return "\n".join([made.verdict, *scores, *made.agreed, *made.disagreed, *fixes, *made.not_looked_at])
 
 
 def test_far_apart_scores_are_a_disagreement_and_close_ones_are_agreed() -> None:

@@ -6,6 +6,8 @@ from orchestrator.services.exports.markdown import code, facts, table, text
 from orchestrator.services.views import ReviewPage
 from review_agents.memo import Memo
 
+IN_THEIR_WORDS = "In the focuses' own words"
+
 
 def write(review: ReviewPage, memo: Memo) -> str:
     return "\n".join(lines(review, memo)).rstrip() + "\n"
@@ -44,8 +46,14 @@ def lines(review: ReviewPage, memo: Memo) -> Iterator[str]:
         if memo.more_fixes:
             yield f"\nand {memo.more_fixes} more in the review."
         yield ""
+    yield from listed("What this review could not look at", memo.not_looked_at)
+    if memo.more_not_looked_at:
+        yield f"and {memo.more_not_looked_at} more, which the focuses name.\n"
+    if memo.voices:
+        yield f"## {IN_THEIR_WORDS}"
+        yield ""
     for voice in memo.voices:
-        yield f"## {text(voice.title)}"
+        yield f"### {text(voice.title)}"
         yield ""
         if voice.summary:
             yield text(voice.summary)
@@ -58,8 +66,9 @@ def lines(review: ReviewPage, memo: Memo) -> Iterator[str]:
                 yield f"- {word}: {'; '.join(map(text, said))}"
         if voice.recommendation:
             yield f"- First: {text(voice.recommendation)}"
+        if voice.not_looked_at:
+            yield f"- Not looked at: {'; '.join(map(text, voice.not_looked_at))}"
         yield ""
-    yield from listed("What this review could not look at", memo.not_looked_at)
 
 
 def listed(title: str, found: tuple[str, ...]) -> Iterator[str]:

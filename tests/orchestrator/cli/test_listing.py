@@ -69,7 +69,7 @@ def test_a_review_is_shown_by_the_beginning_of_its_id(lamplighter: Command, fill
 
 def test_two_reviews_are_compared(lamplighter: Command, filled: dict[str, UUID]) -> None:
     said = lamplighter("reviews", "compare", str(filled["first"]), str(filled["second"]))
-    assert said.status == 0 and "appeared: medium" in said.out and "stayed: medium" in said.out
+    assert said.status == 0 and "new: medium" in said.out and "persisting: medium" in said.out
     assert json.loads(
         lamplighter("reviews", "compare", str(filled["first"]), str(filled["second"]), "--format", "json").out
     )

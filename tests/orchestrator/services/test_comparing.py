@@ -61,7 +61,24 @@ def test_findings_have_appeared_stayed_been_fixed_or_were_not_seen(shop: Worksho
     assert {row.id for row in found.stayed} == {stayed.id}
     assert {row.id for row in found.fixed} == {fixed.id, fixed_between.id}
     assert {row.id for row in found.not_seen} == {vanished.id}
-    assert {row.id for row in found.appeared} == {back.id, appeared.id}
+    assert {row.id for row in found.appeared} == {appeared.id}
+    assert {row.id for row in found.regressed} == {back.id}
+
+
+def test_what_was_there_before_comes_back_as_what_it_is(shop: Workshop, three: list[Review]) -> None:
+    before, one, other = three
+    with shop.sessions.begin() as db:
+        ignored, late, back, unseen = (make_finding(db, before) for _ in range(4))
+        seen(db, ignored, (one, Lifecycle.PERSISTING), (other, Lifecycle.IGNORED))
+        make_sighting(db, other, late, lifecycle=Lifecycle.NEW, seen_late=True)
+        seen(db, back, (before, Lifecycle.FIXED), (other, Lifecycle.PERSISTING))
+        seen(db, unseen, (before, Lifecycle.NEW), (other, Lifecycle.PERSISTING))
+    found = compare(shop, one.id, other.id)
+    groups = {
+        name: [row.id for row in getattr(found, name)] for name in found.__slots__ if "ed" in name or "late" in name
+    }
+    assert (groups["ignored"], groups["seen_late"], groups["regressed"]) == ([ignored.id], [late.id], [back.id])
+    assert groups["appeared"] == [] and groups["stayed"] == [unseen.id]
 
 
 def test_probes_that_ended_differently_are_named(shop: Workshop, three: list[Review]) -> None:
