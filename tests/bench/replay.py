@@ -1,6 +1,6 @@
 """Nights over the repos with planted faults, with recorded minds: what a second night may say, and what it may not.
 
-For each repo with a recording (NAME.json), five reviews by the real command on one data folder:
+For each repo with a recording (NAME.json), five reviews by the real command (tests/bench/lean.py) on one data folder:
 
     first    the recording, without one of its findings
     again    the same, on the same commit: nothing may be new
@@ -29,7 +29,7 @@ from tests.bench import figures, minds, reviewing
 from tests.support.host_settings import sandbox_environment
 
 RECORDINGS = figures.ROOT / "tests" / "recordings"
-COMMAND = "orchestrator"
+COMMAND = "tests.bench.lean"
 THERE = ("new", "persisting", "regressed")
 Finding = dict[str, Any]
 

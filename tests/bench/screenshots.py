@@ -1,7 +1,8 @@
 """Takes the pictures of docs/screenshots from a small made-up street: `python -m tests.bench.screenshots`.
 
-The findings are those of a real evidence-only review of the bench repo spanparse; nights, timings
-and the other repos are made up. Times stand still, so that a picture changes only when a page does.
+The findings are those of a real review of the bench repo spanparse, and so is what its agents said (a recording,
+`tests/bench/street_agents.py`); nights, timings, the model's name and the other repos are made up. Times stand still,
+so that a picture changes only when a page does.
 """
 
 import random
@@ -23,6 +24,7 @@ from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.session import open_sessions
 from orchestrator.store.steps import StepState
+from review_agents.focus import builtin
 from review_agents.records import (
     Candidate,
     Change,
@@ -38,6 +40,7 @@ from review_agents.records import (
     VerificationState,
 )
 from review_agents.records import Session as Timed
+from tests.bench import street_agents
 from tests.bench.figures import ROOT
 from tests.factories import (
     NOON,
@@ -71,9 +74,16 @@ PICTURES = (
     ("finding", "dark", 1000),
     ("rounds", "light", 900),
     ("compare", "light", 900),
+    ("memo", "light", 1500),
+    ("transcript", "dark", 1300),
+    ("waiting", "light", 900),
+    ("ignored", "light", 1000),
+    ("form", "dark", 1100),
 )
-MOST_BYTES = 200 * 1024
+PHONES = ("home", "review", "running", "memo", "transcript", "compare", "finding")
+MOST_BYTES = 150 * 1000
 NIGHTS = 24
+OPENED = {"transcript": ("details.call",), "form": ("form details.more",)}  # folds that a picture shows open
 OTHERS = ("embercache", "rowdelta", "stagewright", "humanize", "tablecraft")
 LIMITS = {
     "name": "bubblewrap",
@@ -91,6 +101,9 @@ class Sights:
     before: UUID
     running: UUID
     finding: UUID
+    ignored: UUID
+    waiting: UUID
+    conversation: UUID  # the step of a focus
 
 
 def main() -> None:
@@ -104,11 +117,16 @@ def main() -> None:
             "finding": f"/findings/{sights.finding}",
             "rounds": "/schedules",
             "compare": f"/compare?one={sights.before}&other={sights.done}",
+            "memo": f"/reviews/{sights.done}/memo",
+            "transcript": f"/steps/{sights.conversation}/transcript",
+            "waiting": f"/reviews/{sights.waiting}",
+            "ignored": f"/findings/{sights.ignored}",
+            "form": "/",
         }
         with chromium() as browser:
             for name, theme, height in PICTURES:
                 take(browser, site.address + addresses[name], FOLDER / f"{name}-{theme}.png", theme, (WIDTH, height))
-            for name in ("home", "review", "running"):
+            for name in PHONES:
                 take(browser, site.address + addresses[name], FOLDER / f"{name}-phone.png", "dark", PHONE)
 
 
@@ -120,6 +138,8 @@ def take(browser: Browser, address: str, target: Path, theme: str, size: tuple[i
     )
     page = context.new_page()
     page.goto(address, wait_until="load")
+    for fold in OPENED.get(target.stem.rpartition("-")[0], ()):
+        page.locator(fold).first.evaluate("fold => { fold.open = true }")
     page.wait_for_timeout(400)
     page.screenshot(path=target)
     context.close()
@@ -135,7 +155,7 @@ def street(folder: Path) -> Iterator[tuple[Workshop, Sights]]:
     sessions = open_sessions(url)
     with sessions.begin() as db:
         sights = build(db)
-    yield make_shop(sessions, folder), sights
+    yield make_shop(sessions, folder, focuses=builtin(), settings={"model_url": street_agents.NODE}), sights
     sessions.close()
 
 
@@ -150,7 +170,15 @@ def build(db: Session) -> Sights:
     done.sandbox = LIMITS
     steps(db, done)
     findings = file_findings(db, nights)
+    thoughts = street_agents.think(db, done)
+    ignored = ignore_one(db, done)
     others(db, last_night, chance)
+    waiting = make_review(
+        db, make_repo(db, name="tablecraft-cli", url="https://github.com/example/tablecraft-cli"),
+        state=ReviewState.RUNNING, created_at=NOON - timedelta(minutes=6), machine="lamp-post-2",
+    )  # fmt: skip
+    steps(db, waiting, until="merge", shown=False)
+    street_agents.wait(db, waiting)
     running = running_review(db)
     make_schedule(db, repo, ref="")
     db.add(
@@ -159,7 +187,9 @@ def build(db: Session) -> Sights:
             current_review=running.id,
         )
     )  # fmt: skip
-    return Sights(repo.id, done.id, before.id, running.id, findings)
+    return Sights(
+        repo.id, done.id, before.id, running.id, findings, ignored, waiting.id, thoughts[-1].step.id
+    )  # fmt: skip
 
 
 def night(db: Session, repo: Repo, at: datetime, number: int, chance: random.Random) -> Review:
@@ -205,6 +235,29 @@ def file_findings(db: Session, nights: list[Review]) -> UUID:
         shown = shown or finding.id
     assert shown is not None
     return shown
+
+
+def ignore_one(db: Session, review: Review) -> UUID:
+    """A finding that the operator does not want to hear of until spring."""
+    place = Place(file="src/spanparse/cli.py", line=73, symbol="_sum", quote="return 0")
+    candidate = make_candidate(
+        title="`spanparse sum` ends with exit status 0 although a line could not be read",
+        description="A script that adds up time sheets goes on with a sum that lacks lines.",
+        kind=Kind.USABILITY, severity=Severity.LOW, rule="cli.exit-status", shape="sum", places=(place,),
+        reproduction=make_reproduction(
+            command="printf '1h\\nnonsense\\n' > sheet.txt\nspanparse sum sheet.txt; echo status $?",
+            expected="exit status 1, as documented", observed="status 0",
+        ),
+    )  # fmt: skip
+    finding = make_finding(
+        db, review, candidate, ignored_reason="Changed together with the new command line in 0.6",
+        ignored_until=NOON + timedelta(days=90),
+    )  # fmt: skip
+    make_sighting(
+        db, review, finding, candidate=candidate, lifecycle=Lifecycle.IGNORED,
+        ignored_by="operator: Changed together with the new command line in 0.6",
+    )  # fmt: skip
+    return finding.id
 
 
 def past(review: Review, first: Review, lifecycle: Lifecycle, before: Review) -> Lifecycle:
@@ -311,15 +364,20 @@ PROBES = {
 }
 
 
-def steps(db: Session, review: Review, *, until: str = "") -> None:
-    """All steps of a review, or those before the one that runs now."""
+LAST = ("merge", "record")  # behind what agents do
+
+
+def steps(db: Session, review: Review, *, until: str = "", shown: bool = True) -> None:
+    """All steps of a review, or those before the one that runs now (with `shown`; else it has not begun either)."""
     begun = review.started_at or NOON
     running = False
-    for name in ("checkout", "prepare", *(f"probe:{probe}" for probe in PROBES), "merge", "record"):
+    names = ("checkout", "prepare", *(f"probe:{probe}" for probe in PROBES), "merge", "record")
+    for position, name in enumerate(names):
         probe = name.partition(":")[2]
         word, seconds, summary = PROBES.get(probe, ("passed", 1.2, ""))
         summary = summary or {"checkout": "17 files", "merge": "1 new; 5 open"}.get(name, "")
-        now = name == until
+        running = running or (name == until and not shown)
+        now = name == until and shown
         state = StepState.RUNNING if now else StepState.PENDING if running else StepState.DONE
         running = running or now
         changed = {}
@@ -327,7 +385,8 @@ def steps(db: Session, review: Review, *, until: str = "") -> None:
             result = make_probe_result(probe, state=ProbeState(word), seconds=seconds, summary=summary, facts={})
             changed = {"result": result.model_dump(mode="json")}
         step = make_step(
-            db, review, name, state=state, summary=summary if state is StepState.DONE else "",
+            db, review, name, position=position + (1_000_000 if name in LAST else 0), state=state,
+            summary=summary if state is StepState.DONE else "",
             started_at=None if state is StepState.PENDING else NOON - timedelta(seconds=12) if now else begun,
             ended_at=begun + timedelta(seconds=seconds) if state is StepState.DONE else None, **changed,
         )  # fmt: skip
