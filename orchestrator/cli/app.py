@@ -6,11 +6,12 @@ import sys
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.cli import accounts, doctor, listing, processes, reviewing, up
+from orchestrator.cli import accounts, doctor, keeping, listing, processes, reviewing, up
 from orchestrator.cli.console import err, plain_lines
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.errors import BadInput, ImpossibleRequest, OutsideError
 from orchestrator.settings import SettingsError
+from orchestrator.store.backup import BackupError
 from orchestrator.store.migrate import SchemaError
 
 DONE, WRONG_USE, OUTSIDE, INTERRUPTED = 0, 2, 3, 130
@@ -28,7 +29,7 @@ Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-for room in (up, reviewing, listing, processes, accounts, doctor):
+for room in (up, reviewing, listing, processes, accounts, keeping, doctor):
     room.add_to(app)
 
 
@@ -45,7 +46,7 @@ def run() -> int:
         return complain(error.message, WRONG_USE)
     except (ImpossibleRequest, SettingsError) as error:
         return complain(str(error), WRONG_USE)
-    except (OutsideError, SandboxError, SchemaError) as error:
+    except (OutsideError, SandboxError, SchemaError, BackupError) as error:
         return complain(str(error), OUTSIDE)
     except SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -3,14 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import typer
 
 from orchestrator import logs, wiring
+from orchestrator.services import backups
 from orchestrator.services.errors import OutsideError
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings, load
 from orchestrator.store import migrate
 from orchestrator.store.session import make_engine
+
+log = structlog.get_logger(__name__)
 
 Data = Annotated[
     Path | None,
@@ -49,10 +53,20 @@ def opened(settings: Settings, process: str) -> Workshop:
 def bring_up_to_date(settings: Settings) -> None:
     """SQLite is ours alone and is migrated. A server's database is the operator's to migrate."""
     if settings.database.startswith("sqlite"):
-        migrate.upgrade(settings.database)
+        backed_up_and_migrated(settings, None)
         return
     engine = make_engine(settings.database)
     try:
         migrate.require_current(engine)
     finally:
         engine.dispose()
+
+
+def backed_up_and_migrated(settings: Settings, to: Path | None) -> Path | None:
+    """The backup that was made before; None where there was nothing to save or nothing to migrate."""
+    saved = None
+    if migrate.is_behind(settings.database):
+        saved = backups.make(settings, to, version=wiring.our_version(), why="before-upgrade")
+        log.info("saved before the upgrade", file=str(saved))
+    migrate.upgrade(settings.database)
+    return saved

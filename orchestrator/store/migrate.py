@@ -38,6 +38,17 @@ def upgrade(url: str) -> None:
         engine.dispose()
 
 
+def is_behind(url: str) -> bool:
+    """Whether the database has tables, and of an older version. Raises `SchemaError` when of a newer one."""
+    engine = make_engine(url)
+    try:
+        with engine.connect() as connection:
+            refuse_newer(connection)
+            return revision_of(connection) not in (None, scripts().get_current_head())
+    finally:
+        engine.dispose()
+
+
 def require_current(engine: Engine) -> None:
     """Raise `SchemaError` unless the database is exactly at the newest revision of this code."""
     with engine.connect() as connection:
