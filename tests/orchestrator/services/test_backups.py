@@ -1,4 +1,4 @@
-"""Backups on both databases and from one to the other: the same rows, one state, and nothing believed that is damaged."""
+"""Backups on both databases and from one to the other: the same rows, one state, nothing believed that is damaged."""
 
 import io
 import json
@@ -177,7 +177,7 @@ def test_a_backup_of_a_newer_version_is_refused_in_clear_words(database: Databas
     filled(second).close()
     before = digests(second, tmp_path / "a")
     newer = rewritten(backups.make(first, None, version="9"), with_manifest(revision="9999"))
-    with pytest.raises(SchemaError, match="made by a newer Lamplighter.*9999.*Update Lamplighter.*Nothing was changed"):
+    with pytest.raises(SchemaError, match=r"by a newer Lamplighter.*9999.*Update Lamplighter.*Nothing was changed"):
         backups.restore(second, newer, replace=True)
     assert digests(second, tmp_path / "b") == before
 
@@ -239,7 +239,7 @@ def test_what_is_there_is_thrown_away_only_when_asked_and_never_under_a_worker(
     settings = database("sqlite")
     sessions = filled(settings)
     file = backups.make(settings, None, version="1")
-    with pytest.raises(BackupError, match="not empty.*--replace"):
+    with pytest.raises(BackupError, match=r"not empty.*--replace"):
         backups.restore(settings, file, replace=False)
     with sessions.begin() as db:
         db.query(LogChunk).delete()
