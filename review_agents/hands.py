@@ -65,13 +65,11 @@ class Hands:
             text = self._outputs.get(int(kept[1]))
             if text is None:
                 return f"The output of call {kept[1]} is not kept (any more). Run the command again."
+            lines = in_pieces(text)
         else:
-            text = self._workspace.read(asked.path)
-        lines = text.splitlines()
+            lines = self._workspace.read(asked.path).splitlines()
         first = asked.from_line
-        part = [
-            f"{first + at}: {line[:LINE_CHARS]}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])
-        ]
+        part = [f"{first + at}: {cut_off(line)}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])]
         if not part:
             return f"{asked.path} has {len(lines)} lines; there is none from {first} on."
         last = first + len(part) - 1
@@ -113,6 +111,16 @@ class Hands:
         self._kept += len(text)
         while self._kept > KEPT_CHARS and len(self._outputs) > 1:
             self._kept -= len(self._outputs.popitem(last=False)[1])
+
+
+def in_pieces(text: str) -> list[str]:
+    """The lines of an output, long ones as several, so that all of it can be read. Of files the numbers must stay."""
+    return [line[at : at + LINE_CHARS] for line in text.splitlines() for at in range(0, max(1, len(line)), LINE_CHARS)]
+
+
+def cut_off(line: str) -> str:
+    rest = len(line) - LINE_CHARS
+    return line if rest <= 0 else f"{line[:LINE_CHARS]} [... {rest} more characters in this line]"
 
 
 def ending(ran: Ran) -> str:

@@ -68,6 +68,7 @@ class Known(Record):
     step: str  # which step saw it last
     commit: str  # at which it was last seen
     ignored: str = ""  # the operator's reason, while that ignore is in force
+    flaky: bool = False  # it showed only in some of the runs when it was seen last
 
 
 class Look(Record):

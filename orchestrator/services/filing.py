@@ -12,7 +12,7 @@ from orchestrator.store.findings import get as get_finding
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents.identity import clean_path
 from review_agents.lifecycle import Filed, Known
-from review_agents.records import Candidate, FindingState
+from review_agents.records import Candidate, FindingState, VerificationState
 
 IGNORED_BY_REPO = "repo: "
 
@@ -35,6 +35,7 @@ def known(db: Session, repo_id: UUID, now: datetime) -> tuple[Known, ...]:
             step=row.step,
             commit=commit,
             ignored=row.ignored_reason if row.ignored(now) else "",
+            flaky=sighting.verification_state is VerificationState.FLAKY,
         )
         for row, sighting, commit in seen
     )

@@ -9,7 +9,7 @@ import re
 
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.verifying import Verifier
-from review_agents.lifecycle import PROVED, Recheck
+from review_agents.lifecycle import PROVED, Known, Recheck
 from review_agents.records import Candidate, Environment, Reproduction, Source, Verification, VerificationState
 
 ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"
@@ -68,10 +68,20 @@ def shows_without_the_repo(verifier: Verifier, reproduction: Reproduction) -> st
     return ""
 
 
-def recheck(verifier: Verifier, candidate: Candidate) -> Recheck:
-    """Whether a finding of earlier nights is still there: its own proof first, then those of claims joined to it."""
+def recheck(verifier: Verifier, known: Known) -> Recheck:
+    """Whether a finding of earlier nights is still there: its own proof first, then those of claims joined to it.
+
+    What shows only now and then is not gone because it does not show in two runs.
+    """
+    candidate = known.candidate
     assert candidate.reproduction is not None
     found = verifier.rerun(candidate.reproduction, candidate.source)
+    unsteady = known.flaky or bool(TIMING.search(candidate.reproduction.command))
+    for _ in range(MORE_ROUNDS if unsteady else 0):
+        if found.state is not VerificationState.NOT_REPRODUCED:
+            break
+        more = verifier.rerun(candidate.reproduction, candidate.source)
+        found = more.model_copy(update={"runs": found.runs + more.runs, "controls": found.controls + more.controls})
     still = None
     for other in candidate.also if found.state is VerificationState.NOT_REPRODUCED else ():
         again = verifier.rerun(other.reproduction, Source.AGENT)

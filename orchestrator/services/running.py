@@ -420,7 +420,7 @@ def recheck_all(job: Job, claimed: Sequence[Claim], repo: Repo, checkout: Checko
 def recheck_work(job: Job, repo: Repo, checkout: Checkout, one: Known) -> Callable[[StepRun], Outcome]:
     def work(run: StepRun) -> Outcome:
         verifier = verifier_in(job, run, repo, checkout)
-        recheck = proving.recheck(verifier, one.candidate)
+        recheck = proving.recheck(verifier, one)
         return Outcome(
             {"recheck": recheck.model_dump(mode="json")},
             summary=f"{recheck.verification.state} again: {(recheck.still or one.candidate).title}",

@@ -321,6 +321,17 @@ def test_long_output_is_cut_in_the_middle_and_readable_whole() -> None:
     assert "2500: line 2499 of the log" in results[1] and "More from line 2503 on." in results[1]
 
 
+def test_an_output_of_one_long_line_is_readable_whole_and_a_long_line_of_a_file_says_that_it_goes_on() -> None:
+    words = " ".join(f"word{n}" for n in range(6000))
+    hand = Hand(says=lambda command: Ran(exit=0, head=words), files={"min.json": "a" * 1000})
+    reads = [call("read", path="output:1", from_line=at, lines=20) for at in range(1, len(words) // 400 + 1, 20)]
+    played = play([call("run", command="cat log"), *reads, call("read", path="min.json"), DONE], hand=hand)
+    results = [message.text for message in played.last_question if message.role is Role.TOOL]
+    pieces = [line.partition(": ")[2] for text in results[1:-1] for line in text.splitlines() if line[:1].isdigit()]
+    assert "".join(pieces) == words
+    assert "[... 600 more characters in this line]" in results[-1]
+
+
 def test_files_that_are_not_there_and_containers_that_die_are_said_in_words() -> None:
     def dies(command: str) -> Ran:
         raise WorkspaceReset("The container died under that command, and a fresh one took its place")

@@ -226,6 +226,25 @@ def test_a_fault_that_a_focus_does_not_mention_again_persists_until_it_is_proved
     assert found.lifecycle is Lifecycle.FIXED
 
 
+def test_what_shows_only_now_and_then_is_not_fixed_because_two_runs_did_not_show_it(
+    shop: Workshop, script: Script
+) -> None:
+    slow, quiet = f"sleep 0.01\n{PROVE}", Ran(exit=0, head="GOOD EVENING\n")
+    script.says[slow] = SHOUTS
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **finding(command=slow)), DONE, *NOTHING * 2]
+    model_of(shop)._left["focus:newcomer"] = NOTHING * 3
+    reviewed(shop)
+    assert isinstance(shop.git, TinyGit)
+    shop.git.commits[SECOND], shop.git.head = FILES, SECOND
+    script.says[slow] = [quiet, quiet, SHOUTS, quiet, quiet]
+    (found,) = by_agents(reviewed(shop))
+    assert (found.lifecycle, found.verification_state) == (Lifecycle.PERSISTING, VerificationState.FLAKY)
+    shop.git.commits["3" * 40], shop.git.head = FILES, "3" * 40
+    script.says[slow] = quiet
+    (found,) = by_agents(reviewed(shop))
+    assert found.lifecycle is Lifecycle.FIXED and script.ran.count(slow) >= 6
+
+
 def test_a_focus_that_died_half_way_marks_nothing(shop: Workshop, script: Script) -> None:
     model_of(shop)._left["focus:correctness"] = [*FINDS, NodeRefused("out of order")]
     model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING]
