@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from orchestrator.services import rows
 from orchestrator.services.errors import BadInput, UnknownFinding
-from orchestrator.services.views import FindingPage, FindingRuns, SightingRow
+from orchestrator.services.views import FindingPage, FindingRuns, IgnoredRow, SightingRow
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import findings as table
 from orchestrator.store import repos
@@ -39,6 +39,21 @@ def get(shop: Workshop, finding_id: UUID) -> FindingPage:
         ignored_reason=finding.ignored_reason,
         ignored_until=finding.ignored_until,
     )
+
+
+def ignored(shop: Workshop) -> tuple[IgnoredRow, ...]:
+    """All that does not count now, what counts again first at the top."""
+    now = shop.clock()
+    with shop.sessions.reading() as db:
+        found = table.ignored(db, now)
+        names = repos.names(db, {repo_id for _, repo_id in found})
+    shown = [IgnoredRow(rows.open_finding(one, now), repo_id, names[repo_id]) for one, repo_id in found]
+    return tuple(sorted(shown, key=returning))
+
+
+def returning(one: IgnoredRow) -> tuple[object, ...]:
+    until = one.finding.ignored_until if one.by_operator else None
+    return (until is None, until.timestamp() if until else 0.0, one.repo_name, one.finding.title, str(one.finding.id))
 
 
 def runs(shop: Workshop, review_id: UUID, finding_id: UUID) -> FindingRuns:

@@ -304,6 +304,20 @@ class OpenFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredRow:
+    """A finding that does not count, in the list of all."""
+
+    finding: OpenFinding
+    repo_id: UUID
+    repo_name: str
+
+    @property
+    def by_operator(self) -> bool:
+        """Else by the repo's own settings."""
+        return self.finding.ignored_by.startswith("operator: ")
+
+
+@dataclass(frozen=True, slots=True)
 class RepoPage:
     row: RepoRow
     default_ref: str

@@ -6,18 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    ForeignKey,
-    Index,
-    Text,
-    UniqueConstraint,
-    cast,
-    func,
-    literal,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, ForeignKey, Index, Text, UniqueConstraint, and_, cast, func, literal, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
@@ -131,15 +120,31 @@ class Open:
 
 def unfixed(db: Session, repo_id: UUID) -> Sequence[Open]:
     """What is open or claimed in the repo."""
+    return [found for found, _ in _unfixed(db, FindingRow.repo_id == repo_id)]
+
+
+def ignored(db: Session, now: datetime) -> Sequence[tuple[Open, UUID]]:
+    """What is open or claimed and does not count now, with its repo."""
+    by_operator = and_(
+        FindingRow.ignored_reason != "", or_(FindingRow.ignored_until.is_(None), FindingRow.ignored_until > now)
+    )
+    return _unfixed(db, or_(by_operator, FindingRow.repo_ignores != ""))
+
+
+def _unfixed(db: Session, which: ColumnElement[bool]) -> list[tuple[Open, UUID]]:
     found = db.execute(
         select(
             *(getattr(FindingRow, one.name) for one in fields(Open) if one.name != "first_seen"),
             Review.created_at.label("first_seen"),
+            FindingRow.repo_id,
         )
         .join(Review, Review.id == FindingRow.first_review_id)
-        .where(FindingRow.repo_id == repo_id, FindingRow.state != FindingState.FIXED)
+        .where(which, FindingRow.state != FindingState.FIXED)
     )
-    return [Open(**row._mapping) for row in found]
+    return [
+        (Open(**{name: value for name, value in row._mapping.items() if name != "repo_id"}), row.repo_id)
+        for row in found
+    ]
 
 
 @dataclass(frozen=True, slots=True)

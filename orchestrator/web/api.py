@@ -25,6 +25,7 @@ from orchestrator.services import (
 from orchestrator.services.views import (
     Comparison,
     FindingPage,
+    IgnoredRow,
     Listed,
     NodeStatus,
     Progress,
@@ -228,6 +229,11 @@ def get_repo(repo_id: UUID, shop: Shop) -> RepoPage:
 @router.get("/findings/{finding_id}", tags=["findings"], summary="One finding with its history")
 def get_finding(finding_id: UUID, shop: Shop) -> FindingPage:
     return findings.get(shop, finding_id)
+
+
+@router.get("/ignored", tags=["findings"], summary="All that does not count, with reasons and ends")
+def list_ignored(shop: Shop) -> tuple[IgnoredRow, ...]:
+    return findings.ignored(shop)
 
 
 @router.post("/findings/{finding_id}/ignore", tags=["findings"], summary="Do not count it, for a reason")

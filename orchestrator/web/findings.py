@@ -26,6 +26,11 @@ def one_finding(request: Request, finding_id: UUID, shop: Shop) -> HTMLResponse:
     )
 
 
+@router.get("/ignored")
+def all_ignored(request: Request, shop: Shop) -> HTMLResponse:
+    return page(request, "ignored.html", section="/repos", found=findings.ignored(shop))
+
+
 @router.get("/reviews/{review_id}/findings/{finding_id}/runs")
 def runs(request: Request, review_id: UUID, finding_id: UUID, shop: Shop, bare: bool = False) -> HTMLResponse:
     """The verification of a finding in that review; `bare` is for a fold of the review's page."""

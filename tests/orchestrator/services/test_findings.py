@@ -7,6 +7,7 @@ import pytest
 from orchestrator.services import findings
 from orchestrator.services.errors import BadInput, UnknownFinding
 from orchestrator.services.workshop import Workshop
+from orchestrator.store import repos
 from orchestrator.store.findings import FindingRow
 from orchestrator.store.reviews import ReviewState
 from orchestrator.store.session import Sessions
@@ -14,6 +15,7 @@ from review_agents.records import FindingState, Lifecycle, Ran, VerificationStat
 from tests.factories import (
     NOON,
     make_candidate,
+    make_finding,
     make_repo,
     make_review,
     make_shop,
@@ -84,6 +86,23 @@ def test_an_ignore_lasts_until_its_end_or_until_it_is_taken_back(shop: Workshop,
     findings.unignore(shop, finding.id)
     findings.unignore(shop, finding.id)
     assert not findings.get(shop, finding.id).ignored
+
+
+def test_all_that_is_ignored_is_listed_with_what_comes_back_first_at_the_top(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        review = make_review(db, state=ReviewState.DONE)
+        for_good, spring, autumn, over, by_repo, fixed, _ = (make_finding(db, review) for _ in range(7))
+        for finding, days in ((for_good, None), (spring, 90), (autumn, 300), (over, -1), (fixed, None)):
+            finding.ignored_reason = "we know"
+            finding.ignored_until = None if days is None else NOON + timedelta(days=days)
+        by_repo.repo_ignores, fixed.state = "generated", FindingState.FIXED
+        wanted = {spring.id, autumn.id, for_good.id, by_repo.id}
+        first = [spring.id, autumn.id]
+        repo_name = repos.names(db, {review.repo_id})[review.repo_id]
+    found = findings.ignored(shop)
+    assert {one.finding.id for one in found} == wanted and [one.finding.id for one in found][:2] == first
+    assert {one.finding.ignored_by for one in found} == {"operator: we know", "repo: generated"}
+    assert {one.repo_name for one in found} == {repo_name}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.factories import make_repo
 from tests.orchestrator.web.html import Page, read
 from tests.orchestrator.web.streets import HOSTILE, Street, build
 
-ALWAYS = ["/", "/now", "/reviews", "/repos", "/schedules", "/compare", "/node", "/api/docs"]
+ALWAYS = ["/", "/now", "/reviews", "/repos", "/ignored", "/schedules", "/compare", "/node", "/api/docs"]
 
 
 @pytest.fixture
@@ -46,6 +46,7 @@ def test_a_page_comes_up_with_an_empty_database(client: TestClient, address: str
         ("/", "Name any public Python repository above"),
         ("/reviews", "Name a repository"),
         ("/repos", "Name one"),
+        ("/ignored", "A finding can be ignored on its own page"),
         ("/schedules", "Review one first"),
         ("/compare", "Choose a repo first"),
         ("/node", "LAMPLIGHTER_MODEL_URL"),
