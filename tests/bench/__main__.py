@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import faults, field, injection, overhead, pages, replay, reviewing, thinking, weak_models
+from tests.bench import attacks, faults, field, injection, overhead, pages, replay, reviewing, thinking, weak_models
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
@@ -119,6 +119,12 @@ def fault_matrix(
     words = [word for word in only.split(",") if word]
     cases = [case for case in faults.ALL if not words or any(word in case.name for word in words)]
     show("faults", faults.run(cases, kept=keep, again=again))
+
+
+@app.command("attacks")
+def attack_sandboxes() -> None:
+    """Attacks on both sandboxes, and how many got anywhere."""
+    show("attacks", attacks.run())
 
 
 def checked(bench: Path) -> Path:

@@ -253,6 +253,8 @@ def may_repeat(case: Case, step: str) -> bool:
     here = step.startswith(case.step) if case.step else False
     if case.when == "ended":
         return True  # between two steps: the next may have begun
+    if "node" in case.fault and step.startswith("focus:"):
+        return True  # a node that is still starting is waited for
     prepared_anew = case.step == "prepare" and step == "probe:install"  # its result is the prepare step's
     return here or prepared_anew or case.seconds > 0.5 or not case.step
 
