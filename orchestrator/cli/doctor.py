@@ -4,34 +4,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator import logs, wiring
-from orchestrator.cli import adopting
+from orchestrator.cli import adopting, links
 from orchestrator.cli.console import Format, err, out, plain_lines, print_json
+from orchestrator.cli.links import Checked
 from orchestrator.cli.start import Data, settings_of
 from orchestrator.sandbox import package_index, select
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services import host_lock, working
 from orchestrator.services.errors import OutsideError
 from orchestrator.settings import Settings
-from orchestrator.store import migrate
-from orchestrator.store.session import make_engine
 
 OLDEST_GIT = (2, 30)
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One look. `ok` is None where it is only worth knowing."""
-
-    thing: str
-    ok: bool | None
-    said: str
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,12 +28,16 @@ def add_to(app: typer.Typer) -> None:
 
 def doctor(
     data: Data = None,
+    only: Annotated[
+        str, typer.Option("--only", help="Only these checks, comma-separated.", show_default="all", metavar="NAMES")
+    ] = "",
     format: Annotated[Format, typer.Option("--format", help="text for people, json for programs.")] = Format.TEXT,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="First write what installations need on this machine into config.toml.")
     ] = False,
 ) -> int:
-    """Check everything that reviews need on this machine. Exit status 3 if something is wrong."""
+    """Check all that reviews need, here and on the way to other machines. Exit status 3 if something is wrong."""
+    names = chosen(only)
     settings = settings_of(data)
     if adopt:
         for line in adopting.adopt(settings):
@@ -53,8 +45,8 @@ def doctor(
         settings = settings_of(data)
     logs.configure(settings.model_copy(update={"log_level": "error"}), "doctor")
     found = []
-    for check in CHECKS:
-        for one in check(settings):
+    for name in names:
+        for one in CHECKS[name](settings):
             found.append(one)
             if format is Format.TEXT:
                 mark = {True: "ok  ", False: "BAD ", None: "    "}[one.ok]
@@ -87,39 +79,6 @@ def check_disk(settings: Settings) -> Iterator[Checked]:
     yield Checked(
         "disk", enough, words if enough else f"{words}; no review starts below {settings.free_disk_bytes >> 20} MiB"
     )
-
-
-def check_database(settings: Settings) -> Iterator[Checked]:
-    kind = "SQLite" if settings.database.startswith("sqlite") else "PostgreSQL"
-    engine = make_engine(settings.database)
-    try:
-        migrate.require_current(engine)
-    except migrate.SchemaError as error:
-        yield Checked("database", None if kind == "SQLite" else False, f"{kind}: {error}")
-    except SQLAlchemyError as error:
-        said = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        yield Checked("database", False, f"{kind} does not answer: {said}")
-    else:
-        yield Checked("database", True, f"{kind}, up to date")
-    finally:
-        engine.dispose()
-
-
-def check_broker(settings: Settings) -> Iterator[Checked]:
-    if settings.broker.startswith("filesystem:"):
-        yield Checked("broker", True, "files in the data folder")
-        return
-    from celery import Celery
-
-    app = Celery("doctor", set_as_current=False)
-    app.conf.update(wiring.celery_settings(settings))
-    try:
-        with app.connection_for_write(connect_timeout=3) as connection:
-            connection.ensure_connection(max_retries=0, timeout=3)
-    except Exception as error:  # whatever a broker's client can raise
-        yield Checked("broker", False, f"it does not answer: {error}. Look at LAMPLIGHTER_BROKER_URL.")
-    else:
-        yield Checked("broker", True, "it answers")
 
 
 def check_sandbox(settings: Settings) -> Iterator[Checked]:
@@ -156,17 +115,29 @@ def check_machine(settings: Settings) -> Iterator[Checked]:
     yield Checked("worker", None, f"machine {machine}: {'a worker runs' if alive else 'no worker runs'}")
 
 
-def check_node(settings: Settings) -> Iterator[Checked]:
-    node = wiring.node(settings)
-    if node is None:
-        yield Checked("node", None, "none is configured: reviews are evidence only (LAMPLIGHTER_MODEL_URL)")
-        return
-    health = node.health()
-    words = f"{settings.model_url}: " + (f"models {', '.join(health.models)}" if health.reachable else health.problem)
-    yield Checked("node", health.reachable, words)
+# In this order: what a check needs was looked at before it. The last is for a container's health check only.
+CHECKS: dict[str, Callable[[Settings], Iterator[Checked]]] = {
+    "python": check_python,
+    "git": check_git,
+    "disk": check_disk,
+    "database": links.check_database,
+    "broker": links.check_broker,
+    "web": links.check_web,
+    "sandbox": check_sandbox,
+    "index": check_index,
+    "machine": check_machine,
+    "node": links.check_node,
+    "engine": links.check_engine,
+    "alive": links.check_alive,
+}
+ASKED_FOR = ("engine", "alive")  # by --only
 
 
-CHECKS: tuple[Callable[[Settings], Iterator[Checked]], ...] = (
-    check_python, check_git, check_disk, check_database, check_broker, check_sandbox, check_index, check_machine,
-    check_node,
-)  # fmt: skip
+def chosen(only: str) -> list[str]:
+    if not only:
+        return [name for name in CHECKS if name not in ASKED_FOR]
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(unknown)}: there are {', '.join(CHECKS)}.", param_hint="--only")
+    return names
