@@ -93,6 +93,7 @@ def here(target: OpenTarget, tokenizer: Any, wanted: Wanted, *, batch: int = 64)
         do_sample=sampled,
         eos_token_id=list(target.stop_ids) or None,
         pad_token_id=target.shape.mask_id,
+        suppress_tokens=unsayable(target, tokenizer) or None,  # as in serving; the mask among them
         **(
             {"temperature": wanted.temperature, "top_p": wanted.top_p, "top_k": wanted.top_k or None} if sampled else {}
         ),
@@ -107,6 +108,12 @@ def here(target: OpenTarget, tokenizer: Any, wanted: Wanted, *, batch: int = 64)
                 yield prompt, given, answer
 
     return answers
+
+
+def unsayable(target: OpenTarget, tokenizer: Any) -> list[int]:
+    """Ids that the node never says: rows of the head that no tokenizer entry has, and the mask."""
+    known = set(tokenizer.get_vocab().values())
+    return sorted({token for token in range(target.shape.vocab) if token not in known} | {target.shape.mask_id})
 
 
 @torch.no_grad()
