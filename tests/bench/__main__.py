@@ -59,7 +59,7 @@ def replay_recordings(
     recordings: Annotated[Path, typer.Option(help="Folder with a NAME.json for each repo.")] = replay.RECORDINGS,
     only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
     repos: Bench = DEFAULT_BENCH,
-    keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep exports and data here, and go on from what is there.")] = None,
 ) -> None:
     """Nights with recorded minds: nothing new on an unchanged commit, nothing filed twice, fixed only by proof."""
     named = [name for name in only.split(",") if name]

@@ -107,8 +107,9 @@ def in_other_words(name: str, call: Wanted) -> Wanted:
     said["severity_reason"] = "whoever relies on what it says"
     if said.get("command"):
         said["command"] = f"{said['command']}\n# written by another mind"
-    rules = RULES[Kind(str(said["kind"]))]
-    said["rule"] = rules[(rules.index(str(said["rule"])) + 1) % len(rules)]
+    rules, rule = RULES[Kind(str(said["kind"]))], str(said["rule"])
+    if rule in rules:  # else it was refused, and is again
+        said["rule"] = rules[(rules.index(rule) + 1) % len(rules)]
     return Wanted(call.name, said)
 
 

@@ -30,6 +30,7 @@ from tests.support.host_settings import sandbox_environment
 
 RECORDINGS = figures.ROOT / "tests" / "recordings"
 COMMAND = "tests.bench.lean"
+UNCHANGED, MENDED = "Nothing changes", "Mend everything"  # subjects of the commits that are added
 THERE = ("new", "persisting", "regressed")
 Finding = dict[str, Any]
 
@@ -105,14 +106,16 @@ def nights(
     command: str = COMMAND,
     settings: Mapping[str, str] = reviewing.HASTE,
 ) -> Nights:
-    """All reviews of one repo. They change its HEAD, so it is copied first. `command` is the module that reviews."""
+    """All reviews of one repo, as far as `work` does not have them. They change its HEAD, so it is copied first.
+
+    `command` is the module that reviews.
+    """
     began = time.monotonic()
     found = Nights(repo.name)
     place = work / "nights" / repo.name
-    if place.exists():
-        shutil.rmtree(place)
     copy = place / repo.name
-    shutil.copytree(repo, copy, symlinks=True)
+    if not copy.exists():
+        shutil.copytree(repo, copy, symlinks=True)
     whole = minds.read(recordings / f"{repo.name}.json")
     told = minds.proved(whole)
     found.late = late_one(told)
@@ -122,6 +125,9 @@ def nights(
     more = {file.stem.removeprefix(f"{repo.name}-"): file for file in sorted(recordings.glob(f"{repo.name}-*.json"))}
 
     def night(name: str, mind: minds.Conversations) -> None:
+        if (done := place / f"{name}.json").exists():
+            found.exports[name] = json.loads(done.read_text(encoding="utf-8"))
+            return
         file = minds.write(mind, place / f"{name}-mind.json")
         found.exports[name] = reviewed(copy, name, file, minds.focuses(mind), command, settings)
 
@@ -130,11 +136,13 @@ def nights(
     night("other", other)
     for name, file in more.items():
         night(f"mind-{name}", minds.read(file))
-    git(copy, "commit", "-q", "--allow-empty", "-m", "Nothing changes")
+    if subject(copy) not in (UNCHANGED, MENDED):
+        git(copy, "commit", "-q", "--allow-empty", "-m", UNCHANGED)
     night("dying", minds.broken_off(first))
-    git(copy, "fetch", "-q", str(mended), "HEAD")
-    tree = git(copy, "rev-parse", "FETCH_HEAD^{tree}")
-    git(copy, "reset", "-q", "--hard", git(copy, "commit-tree", tree, "-p", "HEAD", "-m", "Mend everything"))
+    if subject(copy) != MENDED:
+        git(copy, "fetch", "-q", str(mended), "HEAD")
+        tree = git(copy, "rev-parse", "FETCH_HEAD^{tree}")
+        git(copy, "reset", "-q", "--hard", git(copy, "commit-tree", tree, "-p", "HEAD", "-m", MENDED))
     night("mended", first)
     found.seconds = time.monotonic() - began
     return found
@@ -158,6 +166,10 @@ def reviewed(
     if done.returncode not in (0, 1):
         raise SystemExit(f"The review “{name}” of {repo.name} ended with exit status {done.returncode}.")
     return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def subject(repo: Path) -> str:
+    return git(repo, "log", "-1", "--format=%s")
 
 
 def git(repo: Path, *words: str) -> str:

@@ -11,6 +11,7 @@ from orchestrator.services.focusing import in_words, tokens_of
 from orchestrator.store import transcripts
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.steps import Step, StepState
+from review_agents.identity import fingerprint_of
 from review_agents.records import (
     Candidate,
     Effort,
@@ -42,7 +43,8 @@ class Thought:
 
 def think(db: Session, review: Review) -> list[Thought]:
     """The focuses of the recording as steps of that review, with what they found filed and proved."""
-    thoughts = []
+    thoughts: list[Thought] = []
+    filed: set[str] = set()  # a recording does not say which function a quote is in, so some would look the same here
     for at, (name, entries) in enumerate(minds.read(RECORDING).items()):
         result = result_of(name.removeprefix("focus:"), entries)
         begun = (review.started_at or NOON) + timedelta(minutes=2 + at)
@@ -53,6 +55,9 @@ def think(db: Session, review: Review) -> list[Thought]:
         )  # fmt: skip
         hold(db, step, entries)
         for candidate in result.candidates:
+            if fingerprint_of(candidate) in filed:
+                continue
+            filed.add(fingerprint_of(candidate))
             make_sighting(db, review, candidate=candidate, source=Source.AGENT, focus=result.focus)
         thoughts.append(Thought(step, result))
     results = [one.result for one in thoughts]

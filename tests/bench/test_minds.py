@@ -88,6 +88,6 @@ def test_every_recording_can_be_changed_and_played(file: Path, tmp_path: Path) -
     assert proved[0] not in [minds.told_by(name, one) for name, one in records(gone)]
     for mind in (gone, minds.reworded(gone), minds.broken_off(gone)):
         written = minds.write(mind, tmp_path / "mind.json")
-        assert recorded(written.read_text(encoding="utf-8")).ability(cancelled=lambda: False).native_tools
+        assert recorded(written.read_text(encoding="utf-8")).ability(cancelled=lambda: False).model == "recording"
         for _, one in records(mind):
             assert isinstance(checked(one.name, one.arguments), RecordFinding), "it would be carried out"

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from orchestrator.store.findings import FindingRow
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.steps import StepState
 from review_agents.records import (
@@ -67,6 +68,7 @@ class Street:
             f"/reviews?repo={self.repo}&state=done&page=1",
             *(f"/reviews/{one}" for one in self.reviews),
             "/repos",
+            "/ignored",
             f"/repos/{self.repo}",
             *(f"/findings/{one}" for one in self.findings),
             *(f"/reviews/{self.done}/findings/{one}/runs" for one in self.findings),
@@ -178,6 +180,8 @@ def build(db: Session, text: str = "") -> Street:
             seen_late=number % 7 == 3,
             ignored_by=f"operator: {say('we know')}" if lifecycle is Lifecycle.IGNORED else "",
         )
+        if lifecycle is Lifecycle.IGNORED:
+            db.get_one(FindingRow, sighting.finding_id).ignored_reason = say("we know")
         findings.append(sighting.finding_id)
     schedules = [
         make_schedule(db, repo, ref=say("main"), focuses=[say("docs")], last_note=say("unchanged, skipped")),
