@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import attacks, faults, field, injection, overhead, pages, replay, reviewing, thinking, weak_models
+from tests.bench import (
+    attacks,
+    faults,
+    field,
+    injection,
+    overhead,
+    pages,
+    prefix,
+    replay,
+    reviewing,
+    thinking,
+    weak_models,
+)
 from tests.bench.figures import ROOT
 
 app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
@@ -82,6 +94,12 @@ def try_weak_models(
 ) -> None:
     """The agents' loop against whatever a weak model writes: every conversation ends, every turn is counted."""
     show("weak-models", weak_models.run(turns, keep, node=node, model=model, tools=tools))
+
+
+@app.command("prefix")
+def measure_prefix() -> None:
+    """A review of thirty turns against our node: the share of its prompts that the node knew already."""
+    show("prefix", prefix.run())
 
 
 @app.command("overhead")

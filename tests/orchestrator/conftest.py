@@ -8,4 +8,5 @@ from tests.support.database import (  # noqa: F401
     sessions,
     sqlite_url,
 )
+from tests.support.model_servers import our_node, random_model, real_node, taught_llama  # noqa: F401
 from tests.support.postgres import postgres_server, postgres_url  # noqa: F401

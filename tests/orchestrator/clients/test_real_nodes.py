@@ -1,0 +1,94 @@
+"""The model client against real servers in processes of their own: llama.cpp's and our node."""
+
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from orchestrator.clients.inference import HttpChatModel
+from orchestrator.clients.node import HttpNode
+from review_agents.ports import ContextOverflow, NodeAway, Stopped
+from review_agents.records import AnswerEnd, Message, Question, Role
+from tests.support.model_servers import LlamaServer, ModelServer, OurNode
+from tests.support.postgres import free_port
+
+LONG = Question(
+    messages=(Message(role=Role.USER, text="Tell a very long story about a village and each of its houses. " * 60),),
+    max_tokens=4000,
+    conversation="story",
+)
+
+
+def never() -> bool:
+    return False
+
+
+def model(node: ModelServer, **given: float) -> HttpChatModel:
+    return HttpChatModel(f"{node.url}/v1", temperature=0.0, pause_s=given.get("pause_s", 0.01))
+
+
+def test_llama_cpps_model_that_answers_the_probe_with_a_call_gets_native_tools(taught_llama: LlamaServer) -> None:
+    found = model(taught_llama).ability(cancelled=never)
+    assert (found.native_tools, found.context_tokens, found.model) == (True, 8192, "smollm2-135m-instruct")
+
+
+def test_a_model_that_answers_the_probe_with_prose_gets_the_plain_text_protocol(our_node: OurNode) -> None:
+    assert model(our_node).ability(cancelled=never).native_tools is False
+
+
+def test_what_they_tell_of_their_work_is_read(real_node: ModelServer) -> None:
+    health = HttpNode(real_node.url).health()
+    assert health.reachable and len(health.models) == 1 and health.work is not None and health.work.running == 0
+
+
+def test_tokens_and_times_are_the_servers_own(real_node: ModelServer) -> None:
+    short = LONG.model_copy(update={"max_tokens": 8})
+    before = real_node.written_tokens()
+    first, second = (model(real_node).ask(short, cancelled=never) for _ in range(2))
+    assert (first.end, first.usage.completion) == (AnswerEnd.LENGTH, 8)
+    assert real_node.written_tokens() - before == 16
+    assert second.usage.prompt == first.usage.prompt > 600 and second.usage.cached > 0.9 * second.usage.prompt
+    assert first.usage.completion_s > 0 and second.usage.prompt_s < first.usage.seconds
+
+
+def test_a_cancelled_answer_is_gone_from_the_node(real_node: ModelServer) -> None:
+    client = model(real_node)
+    assert client.is_busy() is False
+    with capture_logs() as logs, pytest.raises(Stopped):
+        client.ask(LONG, cancelled=lambda: real_node.working() > 0)
+    assert real_node.working() == 0 and client.is_busy() is False
+    assert not [one for one in logs if one["log_level"] == "warning"]
+
+
+def test_a_conversation_that_does_not_fit_is_an_overflow_with_the_servers_counts(taught_llama: LlamaServer) -> None:
+    too_long = LONG.model_copy(update={"messages": (Message(role=Role.USER, text="one two " * 9000),)})
+    with pytest.raises(ContextOverflow) as problem:
+        model(taught_llama).ask(too_long, cancelled=never)
+    assert problem.value.context_tokens == 8192 and (problem.value.prompt_tokens or 0) > 9000
+
+
+def test_a_server_that_comes_up_is_away_while_it_loads_and_then_answers(tmp_path: Path) -> None:
+    server = LlamaServer(tmp_path / "llama.log", port=free_port())
+    short = LONG.model_copy(update={"messages": (Message(role=Role.USER, text="Say hello."),), "max_tokens": 4})
+    try:
+        server.start()
+        with pytest.raises(NodeAway, match="went away"):
+            model(server).ask(short, cancelled=never)  # its process has only begun
+        until = time.monotonic() + 60
+        while not loading(server) and time.monotonic() < until:
+            time.sleep(0.002)
+        with pytest.raises(NodeAway, match="503: Loading model"):
+            model(server, pause_s=0.0).ask(short, cancelled=never)
+        server.wait_until_ready()
+        assert model(server).ask(short, cancelled=never).usage.completion == 4
+    finally:
+        server.kill()
+
+
+def loading(server: ModelServer) -> bool:
+    try:
+        return httpx.get(f"{server.url}/health", timeout=5, trust_env=False).status_code == 503
+    except httpx.HTTPError:
+        return False
