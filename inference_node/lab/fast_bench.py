@@ -46,19 +46,22 @@ from inference_node.speculate.seam import Cut, Sampling
 WOKEN = (8, 31, 47, 88, 102)
 ROLLBACKS = ("fold", "snapshots", "replay")
 TAUS = {"tau_7_35": 7.35, "tau_4_9": 4.9}
+CYCLES = 200
+"""Of a generation that is timed, and the period of the imposed acceptance: every run has exactly the stated mean."""
 PARTS = (
     "copy",
-    "bits",
     "verify",
     "draft",
     "gaps",
     "eta",
-    "prefill",
+    "bits",
+    "int8",
     "constrained",
+    "text",
+    "prefill",
     "long",
     "experts",
     "transformers",
-    "int8",
     "loading",
 )
 
@@ -72,6 +75,7 @@ class Bench:
     contexts: tuple[int, ...]
     repeat: int
     bit_positions: int
+    text_tokens: int
     out: Path | None
     found: dict[str, float] = field(default_factory=dict)
     target: FastTarget | None = None
@@ -151,18 +155,25 @@ def _bits(bench: Bench) -> None:
                     mismatches += not torch.equal(rows[row], alone[at + row - start])
             at += kept
     bench.tell(bit_positions=positions, bit_mismatches=mismatches)
-    text_tokens = wrong = 0
+
+
+def _text(bench: Bench) -> None:
+    """The same text with drafts and without, greedy and sampled, for as many tokens as --text says."""
+    total = wrong = 0
+    line = tokens(bench, 280, 3)
     target = _like(bench, "fold")
-    for sampling in (
+    samplings = (
         Sampling(),
         Sampling(temperature=1.0, seed=4),
         Sampling(temperature=0.8, seed=5, top_k=20, top_p=0.95),
-    ):
-        plain = _said(target, line[:200], sampling, 256, draft=False)
-        told = _said(target, line[:200], sampling, 256, draft=True)
-        text_tokens += len(plain)
-        wrong += sum(one != other for one, other in zip(plain, told, strict=True))
-    bench.tell(text_tokens=text_tokens, text_mismatches=wrong)
+    )
+    for sampling in samplings:
+        asked = max(1, bench.text_tokens // len(samplings))
+        plain = _said(target, line[:200], sampling, asked, draft=False)
+        told = _said(target, line[:200], sampling, asked, draft=True)
+        total += len(plain)
+        wrong += abs(len(plain) - len(told)) + sum(one != other for one, other in zip(plain, told, strict=False))
+        bench.tell(text_tokens=total, text_mismatches=wrong)
 
 
 def _verify(bench: Bench) -> None:
@@ -245,17 +256,26 @@ def _eta(bench: Bench) -> None:
         for name, tau in TAUS.items():
             _stand_at(bench, context)
             impose(bench, 16, 47)
-            accepted(bench, tau)
-            budget = 1000 if bench.device.type == "cuda" else 60
-            begin(bench, context, budget=budget + 200)
-            said, cycles, seconds = _generation(target, budget)
+            said, cycles, seconds = _drafted(bench, context, tau)
             bench.tell(**{f"tok_s_{name}{end}": said / seconds, f"measured_{name}{end}": said / cycles})
+    for woken in (8, 31, 88):
+        impose(bench, 16, woken)
+        said, _, seconds = _drafted(bench, bench.contexts[0], 7.35)
+        bench.tell(**{f"tok_s_tau_7_35_e{woken}": said / seconds})
     bench.runner.shared.imposed = None
     _stand_at(bench, bench.contexts[0])
     impose(bench, 1, 8)
     begin(bench, bench.contexts[0], budget=400, draft=False)
-    said, _, seconds = _generation(target, 200)
+    said, _, seconds = _generation(target, CYCLES if bench.device.type == "cuda" else 6)
     bench.tell(plain_tok_s=said / seconds)
+
+
+def _drafted(bench: Bench, context: int, tau: float, **more: Any) -> tuple[int, int, float]:
+    """A generation with drafts that are accepted with this mean, exactly."""
+    _stand_at(bench, context)
+    accepted(bench, tau)
+    begin(bench, context, budget=round(tau * (CYCLES + 8)) + 200, **more)
+    return _generation(bench.live, CYCLES if bench.device.type == "cuda" else 6)
 
 
 def _prefill(bench: Bench) -> None:
@@ -287,27 +307,20 @@ def _constrained(bench: Bench) -> None:
     target = bench.live
     _stand_at(bench, bench.contexts[0])
     impose(bench, 16, 47)
-    accepted(bench, 7.35)
-    budget = 600 if bench.device.type == "cuda" else 40
-    begin(bench, bench.contexts[0], budget=budget + 200, constraint=Anything(target.facts.known_ids))
-    said, _, seconds = _generation(target, budget)
+    context = bench.contexts[0]
+    said, _, seconds = _drafted(bench, context, 7.35, constraint=Anything(target.facts.known_ids))
     bench.tell(constrained_tok_s_tau_7_35=said / seconds)
-    begin(bench, target.position, budget=budget + 200, sampling=Sampling(temperature=1.0, seed=1, top_k=20, top_p=0.95))
-    said, _, seconds = _generation(target, budget)
+    said, _, seconds = _drafted(bench, context, 7.35, sampling=Sampling(temperature=1.0, seed=1, top_k=20, top_p=0.95))
     bench.tell(filtered_tok_s_tau_7_35=said / seconds)
     bench.runner.shared.imposed = None
 
 
 def _long(bench: Bench) -> None:
     """Requests of equal context one after another: the last tenth against the first."""
-    target = bench.live
     impose(bench, 16, 47)
-    accepted(bench, 7.35)
     speeds = []
     for _ in range(50 if bench.device.type == "cuda" else 2):
-        _stand_at(bench, bench.contexts[0])
-        begin(bench, bench.contexts[0], budget=1200)
-        said, _, seconds = _generation(target, 1000 if bench.device.type == "cuda" else 40)
+        said, _, seconds = _drafted(bench, bench.contexts[0], 7.35)
         speeds.append(said / seconds)
     tenth = max(1, len(speeds) // 10)
     bench.tell(last_over_first=sum(speeds[-tenth:]) / sum(speeds[:tenth]))
@@ -331,10 +344,8 @@ def _experts(bench: Bench) -> None:
         out = torch.empty_like(x)
 
         def ours(x: torch.Tensor = x, valid: torch.Tensor = valid, out: torch.Tensor = out) -> None:
-            for part, plan in zip(parts, model.plans, strict=False):
-                model.parts.route(x, part.norm, part.router, valid, model.normed, plan)
-                model.parts.expert_up(model.normed, part.up, plan, model.expert_hidden)
-                model.parts.expert_down(model.expert_hidden, part.down, plan, valid, x, out)
+            for part, room in zip(parts, model.rooms, strict=False):
+                model.parts.mixture(x, part.norm, part.router, part.up, part.down, valid, room, out)
 
         best = None
         for kind in ("grouped_mm", "batched_mm", "eager"):
@@ -403,9 +414,7 @@ def _int8(bench: Bench) -> None:
         bench.tell(int8_decode_ms=1e3 * _passes(bench, 1), int8_weight_gb=less.bytes / 1e9)
         impose(bench, 16, 47)
         bench.tell(int8_verify16_e47_ms=1e3 * _passes(bench, bench.runner.block))
-        accepted(bench, 7.35)
-        begin(bench, bench.target.position, budget=800)
-        said, _, seconds = _generation(bench.target, 600)
+        said, _, seconds = _drafted(bench, bench.contexts[0], 7.35)
         bench.tell(int8_tok_s_tau_7_35=said / seconds)
     finally:
         bench.target = whole
@@ -559,19 +568,34 @@ def forget_captures(bench: Bench, *, imposed: bool) -> None:
 
 
 def accepted(bench: Bench, tau: float) -> None:
-    """From now on cycles accept by a seeded sequence with mean tau - 1."""
+    """From now on cycles accept by a seeded sequence whose mean over CYCLES is tau - 1 to the last draft.
+
+    The sequence of the first generation and that of a later one are the same: its place is the cycle's number.
+    """
     runner = bench.runner
-    random = torch.Generator().manual_seed(7)
-    most = runner.block - 1
-    chance = _chance(min(tau - 1, 0.95 * most), most)
-    draws = torch.rand(256, most, generator=random)
-    counts = (draws < chance).to(torch.int64).cumprod(1).sum(1)
-    made = counts.to(torch.int32).to(bench.device)
+    counts = imposed_counts(tau, runner.block - 1)
+    made = torch.tensor(counts, dtype=torch.int32, device=bench.device)
     if runner.shared.imposed is None:
         runner.shared.imposed = made
         runner.graphs.forget()
     else:
         runner.shared.imposed.copy_(made)
+
+
+def imposed_counts(tau: float, most: int) -> list[int]:
+    """CYCLES numbers of accepted drafts, spread as if each draft had one chance to be right, with tau - 1 as mean."""
+    mean = min(tau - 1, 0.95 * most)
+    random = torch.Generator().manual_seed(7)
+    draws = torch.rand(CYCLES, most, generator=random)
+    counts = (draws < _chance(mean, most)).to(torch.int64).cumprod(1).sum(1).tolist()
+    missing, at = round(mean * CYCLES) - sum(counts), 0
+    while missing:
+        step = 1 if missing > 0 else -1
+        if 0 <= counts[at % CYCLES] + step <= most:
+            counts[at % CYCLES] += step
+            missing -= step
+        at += 7  # no neighbours: 7 and CYCLES have no common factor
+    return counts
 
 
 def _chance(mean: float, most: int) -> float:
@@ -610,27 +634,26 @@ def begin(
     target.begin([*target.rows, 5], sampling, budget=min(budget, room), draft=draft, **more)
 
 
-def _generation(target: FastTarget, budget: int) -> tuple[int, int, float]:
-    """Tokens, cycles and seconds of a generation under way, warm cycles apart. Leaves it in the middle."""
+def _generation(target: FastTarget, cycles: int) -> tuple[int, int, float]:
+    """Tokens, cycles and seconds of so many cycles of a generation under way, after a few to warm up. It goes on."""
     pending = target.cycle()
-    for _ in range(3):
+    for _ in range(4):
         ahead = target.cycle()
         pending.read()
         pending = ahead
-    pending.read()
     began = time.perf_counter()
-    said = cycles = 0
-    pending = target.cycle()
-    while said < budget:
+    said = done = 0
+    for _ in range(cycles):
         ahead = target.cycle()
         result = pending.read()
         said += len(result.tokens)
-        cycles += 1
+        done += 1
         pending = ahead
         if result.cut is Cut.IDLE:
             break
+    seconds = time.perf_counter() - began
     pending.read()
-    return said, max(1, cycles), time.perf_counter() - began
+    return said, max(1, done), seconds
 
 
 def _passes(bench: Bench, rows: int) -> float:
@@ -776,13 +799,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--contexts", default="1024,16384")
     parser.add_argument("--repeat", type=int, default=50)
     parser.add_argument("--positions", type=int, default=2048, help="for the comparison of bits, per rollback")
+    parser.add_argument("--text", type=int, default=768, help="tokens that are compared with drafts and without")
+    parser.add_argument("--tiles", type=Path, help="of lab/tune_rows.py, in place of those in kernels/triton/tiles.py")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--name", default="fast-h200", help="of the figure file")
     parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
     options = parser.parse_args(arguments)
     device = torch.device(options.device)
     contexts = tuple(int(context) for context in options.contexts.split(","))
-    bench = Bench(SHAPES[options.shape], device, contexts, options.repeat, options.positions, options.out)
+    if options.tiles is not None:
+        from inference_node.lab import tune_rows
+
+        tune_rows.apply(options.tiles)
+    shape, out = SHAPES[options.shape], options.out
+    bench = Bench(shape, device, contexts, options.repeat, options.positions, options.text, out)
     began = time.perf_counter()
     block = 16 if options.shape != "small" else 8
     room = max(contexts[-1] + 4096, 8192 + 64, options.positions + 512)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="call-arg, arg-type, misc"
-"""Check and time the recurrent, attention, drafter and accept kernels at the 35B's shapes, several cuts each.
+"""Check and time the attention, drafter and accept kernels at the 35B's shapes, several cuts each.
 
     python -m inference_node.lab.tune_blocks OUT.json
 
@@ -21,15 +21,13 @@ import torch
 from inference_node.kernels.plain import accept as plain_accept
 from inference_node.kernels.plain import draft_context as plain_context
 from inference_node.kernels.plain import gated_delta_prefill as plain_prefill
-from inference_node.kernels.plain import gated_delta_step as plain_step
 from inference_node.kernels.plain import kv_write as plain_write
 from inference_node.kernels.plain import paged_attention as plain_paged
 from inference_node.kernels.plain import prefill_attention as plain_rows
-from inference_node.kernels.plain.gated_delta_step import DeltaMemory, DeltaWeights, Keep
+from inference_node.kernels.plain.gated_delta_step import DeltaWeights
 from inference_node.kernels.triton import accept as fast_accept
 from inference_node.kernels.triton import draft_context as fast_context
 from inference_node.kernels.triton import gated_delta_prefill as fast_prefill
-from inference_node.kernels.triton import gated_delta_step as fast_step
 from inference_node.kernels.triton import kv_write as fast_write
 from inference_node.kernels.triton import paged_attention as fast_paged
 from inference_node.kernels.triton import prefill_attention as fast_rows
@@ -44,7 +42,7 @@ BEGAN = time.monotonic()
 
 def main() -> None:
     torch.manual_seed(0)
-    for part in [globals()[name] for name in sys.argv[2:]] or [delta, attention, drafter, small, prefill]:
+    for part in [globals()[name] for name in sys.argv[2:]] or [attention, drafter, small, prefill]:
         try:
             with torch.inference_mode():
                 part()
@@ -104,77 +102,6 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
 def delta_weights() -> DeltaWeights:
     rate, shift = torch.rand(HEADS, device=DEVICE) * 0.3 + 0.01, torch.randn(HEADS, device=DEVICE)
     return DeltaWeights(random(CHANNELS, 4, scale=0.4), rate, shift)
-
-
-def delta_memory() -> DeltaMemory:
-    memory = plain_step.memory(
-        block=BLOCK, key_heads=KEY_HEADS, heads=HEADS, width=WIDTH, value_width=WIDTH, dtype=BF16, device=DEVICE
-    )
-    for ring in (memory.k, memory.v, memory.gates, memory.line[:, 3:]):
-        ring.fill_(float("nan"))
-    return memory
-
-
-def delta() -> None:
-    weights, tokens = delta_weights(), 64
-    x, b, a = random(tokens, CHANNELS), random(tokens, HEADS), random(tokens, HEADS)
-
-    def walk(module: Any, plan: Sequence[tuple[int, int]], keep: Keep) -> tuple[torch.Tensor, torch.Tensor]:
-        memory, at, fold, slot = delta_memory(), 0, 0, 0
-        read = torch.full((tokens, HEADS, WIDTH), float("nan"), dtype=BF16, device=DEVICE)
-        shots = torch.full((2, BLOCK, HEADS, WIDTH, WIDTH), float("nan"), device=DEVICE)
-        for valid, kept in plan:
-            rows = [torch.full((BLOCK, y.shape[1]), float("nan"), dtype=BF16, device=DEVICE) for y in (x, b, a)]
-            for row, y in zip(rows, (x, b, a), strict=True):
-                row[:valid] = y[at : at + valid]
-            out = torch.full((BLOCK, HEADS, WIDTH), float("nan"), dtype=BF16, device=DEVICE)
-            side = (word(slot), word(fold))
-            if keep in (Keep.FOLD, Keep.SNAPSHOTS):
-                module.step(*rows, weights, memory, *side, word(valid), out, keep=keep, snapshots=shots)
-            else:
-                module.step(*rows, weights, memory, *side, word(valid), out, keep=Keep.NOTHING)
-                module.step(*rows, weights, memory, *side, word(kept), out.clone(), keep=Keep.LAST)
-            read[at : at + kept] = out[:kept]
-            at, fold, slot = at + kept, kept, 1 - slot
-        if keep in (Keep.FOLD, Keep.SNAPSHOTS):
-            out = torch.zeros(BLOCK, HEADS, WIDTH, dtype=BF16, device=DEVICE)
-            first = (x[:BLOCK], b[:BLOCK], a[:BLOCK])
-            module.step(*first, weights, memory, word(slot), word(fold), word(0), out, keep=keep, snapshots=shots)
-            slot = 1 - slot
-        return read, memory.state[slot].clone()
-
-    ones = walk(fast_step, [(1, 1)] * 40, Keep.FOLD)
-    twin = walk(plain_step, [(1, 1)] * 40, Keep.FOLD)
-    note("delta.apart", [apart(f[:40] if f.dim() == 3 and i == 0 else f, t[:40] if i == 0 else t)
-                         for i, (f, t) in enumerate(zip(ones, twin, strict=True))])  # fmt: skip
-    plan = [(5, 3), (16, 1), (16, 16), (9, 2), (7, 5), (16, 13)]
-    for keep in (Keep.FOLD, Keep.SNAPSHOTS, Keep.LAST):
-        got = walk(fast_step, plan, keep)
-        note(f"delta.bits.{keep}", [torch.equal(got[0][:40], ones[0][:40]), torch.equal(got[1], ones[1])])
-    memories = [delta_memory() for _ in range(30)]
-    shots = torch.zeros(2, BLOCK, HEADS, WIDTH, WIDTH, device=DEVICE)
-    for memory in memories:
-        for ring in (memory.k, memory.v, memory.gates, memory.line):
-            ring.zero_()
-    wide = random(BLOCK, CHANNELS + HEADS * WIDTH + 2 * HEADS)
-    rows = (wide[:, :CHANNELS], wide[:, -2 * HEADS : -HEADS], wide[:, -HEADS:])
-    out = torch.empty(BLOCK, HEADS, WIDTH, dtype=BF16, device=DEVICE)
-
-    def calls(valid: int, fold: int, keep: Keep = Keep.FOLD) -> list[Callable[[], Any]]:
-        words = words_of(0, fold, valid)
-        return [
-            lambda m=m: fast_step.step(*rows, weights, m, *words, out, keep=keep, snapshots=shots) for m in memories
-        ]
-
-    whole = 2 * HEADS * WIDTH * WIDTH * 4
-    for tile, warps, enter in ((8, 1, 4), (16, 1, 4), (16, 2, 4), (8, 1, 2)):
-        fast_step.V_TILE, fast_step.WARPS, fast_step.ENTER = tile, warps, enter
-        for valid, fold in ((1, 1), (16, 0), (16, 5), (0, 5)):
-            timed(f"delta.t{tile}w{warps}e{enter}.v{valid}f{fold}", calls(valid, fold), whole)
-    fast_step.V_TILE, fast_step.WARPS, fast_step.ENTER = 8, 1, 4
-    timed("delta.snapshots.v16", calls(16, 5, Keep.SNAPSHOTS), whole / 2 * 18)
-    timed("delta.nothing.v16", calls(16, 0, Keep.NOTHING), whole)
-    timed("delta.last.v5", calls(5, 0, Keep.LAST), whole)
 
 
 def attention() -> None:

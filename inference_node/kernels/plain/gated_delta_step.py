@@ -49,6 +49,8 @@ from inference_node.kernels.plain import causal_conv
 from inference_node.kernels.plain.gated_delta import normalise
 
 TAPS = 4
+APART = 32
+"""Words between two marks, so that programs that wait for one do not hold up those that count another."""
 
 
 class Keep(StrEnum):
@@ -118,6 +120,11 @@ def memory(
     )
 
 
+def marks_for(key_heads: int, heads: int) -> int:
+    """Words that the kernel counts in; zero before each pass."""
+    return (key_heads + heads) * APART
+
+
 def step(
     x: torch.Tensor,
     b: torch.Tensor,
@@ -131,8 +138,10 @@ def step(
     *,
     keep: Keep = Keep.FOLD,
     snapshots: torch.Tensor | None = None,
+    marks: torch.Tensor | None = None,
 ) -> None:
-    """Fold, store, step: see the module's docstring."""
+    """Fold, store, step: see the module's docstring. marks: zeros that the kernel counts in; the twin has no use for
+    them."""
     read, rows = int(slot), int(valid)
     write = 1 - read
     kept = int(fold) if keep in (Keep.FOLD, Keep.SNAPSHOTS) else 0

@@ -357,4 +357,4 @@ def _down(
     b_row = b_total.to(p_out.dtype.element_ty)
     tl.store(p_out + o_row[:, None] * out_stride + o_n[None, :], b_row, mask=is_out)
     if FEED:
-        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, N, GROUP, ROWS, BLOCK_N)
+        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, tl.program_id(0), N, GROUP, ROWS, BLOCK_N)

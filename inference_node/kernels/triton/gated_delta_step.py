@@ -1,17 +1,19 @@
 """The gated delta step: fold the last block's rows, store the boundary, walk through this block's.
 
-Tensors and rules: `plain/gated_delta_step.py`. Two launches. `enter` makes what new rows bring (convolution, gates,
-norms), rows and heads in parallel, and writes it to the ring's other side. In `step` one program owns V_TILE columns of
-one value head's state and keeps them in registers from the first folded row to the last new one: one loop, which reads
-folded and new rows from the ring alike. A program is one warp, so that sums over K need no barrier, and the next row's
-values are loaded a row ahead.
+Tensors and rules: `plain/gated_delta_step.py`. One launch with two kinds of programs, each of one warp. The first make
+what new rows bring (convolution, gates, norms), rows and heads in parallel, and write it to the ring's other side. The
+others own V_TILE columns of one value head's state each, and keep them in registers from the first folded row to the
+last new one. They load the state and fold while the first kind works, and wait for it at the boundary, by marks that
+are zero at the start; a wait gives up after SPINS tries, so that a broken mark is a wrong result and not a hang. The
+programs that are waited for come first in the grid and wait for nobody.
 
-What it reads per row is two dot products over K with the decayed state S' and one scalar, so that both sums are made in
-one go and the next row waits for nothing else:
+Folded and new rows are read from the ring alike and go through the same `_advance`; a row's values are loaded a row
+ahead. What a new row reads are two sums over K with the decayed state S' and one scalar, so that the next row waits for
+nothing else:
     u = beta * (v - S'^T k);   S = S' + k u^T;   out = S^T q = S'^T q + (k . q) u
 
-One launch for both was measured first (NOTES.md, 2026-11-30): programs then make the same keys many times over and need
-four warps to do it, whose barriers cost 0.43 us a row.
+One warp, because sums over K then need no barrier between warps: programs of four warps cost 0.43 us a row in barriers
+alone (NOTES.md, 2026-11-30).
 
 Cost: 8 * K * V bytes of state traffic per head (2.1 MB read and as much written per layer of the 35B), plus the rows.
 Exactness: bits are the same for all four ways to keep rows, whatever `fold` and `valid`; against the twin 1e-5 of the
@@ -25,12 +27,19 @@ import torch
 import triton
 import triton.language as tl
 
-from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaMemory, DeltaWeights, Keep
+from inference_node.kernels.plain.gated_delta_step import (
+    APART,
+    TAPS,
+    DeltaMemory,
+    DeltaWeights,
+    Keep,
+    marks_for,
+)
+from inference_node.kernels.triton.marks import finish, wait
 
-ENTER = 4  # rows whose convolution is done at once
-ENTER_WARPS = 4
+ENTER = 2  # rows whose convolution is done at once
 V_TILE = 8
-WARPS = 1
+SPINS = 1 << 18
 KEEPS = {Keep.FOLD: 0, Keep.SNAPSHOTS: 1, Keep.NOTHING: 2, Keep.LAST: 3}
 
 
@@ -47,8 +56,9 @@ def step(
     *,
     keep: Keep = Keep.FOLD,
     snapshots: torch.Tensor | None = None,
+    marks: torch.Tensor | None = None,
 ) -> None:
-    """See the twin. Ring rows of the other side are written whatever `keep` says."""
+    """See the twin. Ring rows of the other side are written whatever `keep` says. marks: zeros, `marks_for` of them."""
     _, heads, width, value_width = memory.state.shape
     _, block, key_heads, _ = memory.k.shape
     channels = memory.line.shape[2]
@@ -64,21 +74,71 @@ def step(
         raise ValueError(f"out is {tuple(out.shape)}; expected contiguous {(block, heads, value_width)}")
     if keep is Keep.SNAPSHOTS and (snapshots is None or tuple(snapshots.shape) != (2, block, *memory.state.shape[1:])):
         raise ValueError(f"keep=snapshots needs snapshots of {(2, block, *memory.state.shape[1:])}")
+    if marks is None:
+        marks = torch.zeros(marks_for(key_heads, heads), dtype=torch.int32, device=x.device)
     queries = torch.empty(block * key_heads * (width + 1), device=x.device)  # queries, then their products with keys
-    sizes = {"BLOCK": block, "KEY_HEADS": key_heads, "HEADS": heads, "K": width, "V": value_width, "KEEP": KEEPS[keep]}
-    ring = (memory.k, memory.v, memory.gates, queries)
-    words = (slot, fold, valid)
-    _enter[(triton.cdiv(block, ENTER), key_heads + heads)](
-        x, b, a, weights.conv, weights.rate, weights.shift, memory.line, *ring, *words,
+    tile, groups, parts = min(V_TILE, value_width), triton.cdiv(block, ENTER), key_heads + heads
+    _step[(groups * parts + heads * (value_width // tile),)](
+        x, b, a, weights.conv, weights.rate, weights.shift, memory.line, memory.k, memory.v, memory.gates, queries,
+        memory.state, snapshots if snapshots is not None else memory.state, marks, slot, fold, valid, out,
         x.stride(0), b.stride(0), a.stride(0),
-        ENTER=ENTER, **sizes, num_warps=ENTER_WARPS, num_stages=1, enable_fp_fusion=False,
+        ENTER=ENTER, V_TILE=tile, ROOM=triton.next_power_of_2(block), APART=APART, SPINS=SPINS,
+        BLOCK=block, KEY_HEADS=key_heads, HEADS=heads, K=width, V=value_width, KEEP=KEEPS[keep],
+        num_warps=1, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
-    tile = min(V_TILE, value_width)
-    _step[(heads, value_width // tile)](
-        memory.state, *ring, snapshots if snapshots is not None else memory.state, *words, out,
-        ROOM=triton.next_power_of_2(block), V_TILE=tile, **sizes,
-        num_warps=WARPS, num_stages=1, enable_fp_fusion=False,
-    )  # fmt: skip
+
+
+@triton.jit
+def _step(
+    p_x,
+    p_b,
+    p_a,
+    p_conv,
+    p_rate,
+    p_shift,
+    p_line,
+    p_k,
+    p_v,
+    p_gates,
+    p_queries,
+    p_state,
+    p_snapshots,
+    p_marks,
+    p_slot,
+    p_fold,
+    p_valid,
+    p_out,
+    x_stride,
+    b_stride,
+    a_stride,
+    ENTER: tl.constexpr,
+    V_TILE: tl.constexpr,
+    ROOM: tl.constexpr,
+    APART: tl.constexpr,
+    SPINS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    KEY_HEADS: tl.constexpr,
+    HEADS: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    KEEP: tl.constexpr,  # 0 fold, 1 snapshots, 2 nothing, 3 last
+):
+    PARTS: tl.constexpr = KEY_HEADS + HEADS
+    GROUPS: tl.constexpr = (BLOCK + ENTER - 1) // ENTER
+    i = tl.program_id(0)
+    read = tl.load(p_slot)
+    valid = tl.load(p_valid)
+    kept = tl.load(p_fold) if KEEP <= 1 else 0
+    if i < GROUPS * PARTS:
+        i_rows, i_part = i // PARTS, i % PARTS
+        if i_rows * ENTER < tl.maximum(valid, 1):  # with no rows the first programs still keep the line
+            _enter(p_x, p_b, p_a, p_conv, p_rate, p_shift, p_line, p_k, p_v, p_gates, p_queries, read, kept, valid,
+                   i_rows, i_part, x_stride, b_stride, a_stride, ENTER, BLOCK, KEY_HEADS, HEADS, K, V,
+                   KEEP)  # fmt: skip
+            finish(p_marks + i_part * APART)
+    else:
+        _walk(p_state, p_k, p_v, p_gates, p_queries, p_snapshots, p_marks, read, kept, valid, p_out,
+              i - GROUPS * PARTS, ENTER, V_TILE, ROOM, APART, SPINS, BLOCK, KEY_HEADS, HEADS, K, V, KEEP)  # fmt: skip
 
 
 @triton.jit
@@ -94,9 +154,11 @@ def _enter(
     p_v,
     p_gates,
     p_queries,
-    p_slot,
-    p_fold,
-    p_valid,
+    read,
+    kept,
+    valid,
+    i_rows,
+    i_part,
     x_stride,
     b_stride,
     a_stride,
@@ -106,75 +168,75 @@ def _enter(
     HEADS: tl.constexpr,
     K: tl.constexpr,
     V: tl.constexpr,
-    KEEP: tl.constexpr,  # 0 fold, 1 snapshots, 2 nothing, 3 last
+    KEEP: tl.constexpr,
 ):
     """What new rows bring, to the ring's other side; and the line of conv inputs that is kept."""
-    i_rows, i_part = tl.program_id(0), tl.program_id(1)
     CHANNELS: tl.constexpr = 2 * KEY_HEADS * K + HEADS * V
-    read = tl.load(p_slot)
     write = 1 - read
-    valid = tl.load(p_valid)
-    kept = tl.load(p_fold) if KEEP <= 1 else 0
     p_line_read = p_line + (read * (BLOCK + 3) + kept) * CHANNELS
     p_line_write = p_line + write * (BLOCK + 3) * CHANNELS
-    if i_rows * ENTER < tl.maximum(valid, 1):  # with no rows the first programs still keep the line
-        o_row = i_rows * ENTER + tl.arange(0, ENTER)
-        is_row = o_row < valid
-        p_rows = p_line_write + (3 + o_row)[:, None] * CHANNELS
-        if i_part < KEY_HEADS:
-            o_k = tl.arange(0, K)
-            o_query = i_part * K + o_k
-            o_key = KEY_HEADS * K + o_query
-            if i_rows == 0:
-                _keep_before(p_x, x_stride, p_line_read, p_line_write, o_query, valid, CHANNELS, KEEP)
-                _keep_before(p_x, x_stride, p_line_read, p_line_write, o_key, valid, CHANNELS, KEEP)
-            b_q, b_q_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_query, o_row, is_row, CHANNELS)
-            b_k, b_k_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_key, o_row, is_row, CHANNELS)
-            b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 1) + 1e-6)[:, None] * (K**-0.5)
-            b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 1) + 1e-6)[:, None]
-            o_pair = o_row * KEY_HEADS + i_part
-            tl.store(p_queries + o_pair[:, None] * K + o_k[None, :], b_q, mask=is_row[:, None])
-            tl.store(p_queries + BLOCK * KEY_HEADS * K + o_pair, tl.sum(b_q * b_k, 1), mask=is_row)
-            o_ring = (write * BLOCK + o_row) * KEY_HEADS + i_part
-            tl.store(p_k + o_ring[:, None] * K + o_k[None, :], b_k, mask=is_row[:, None])
-            if KEEP <= 1:
-                tl.store(p_rows + o_query[None, :], b_q_in, mask=is_row[:, None])
-                tl.store(p_rows + o_key[None, :], b_k_in, mask=is_row[:, None])
-        else:
-            i_head = i_part - KEY_HEADS
-            o_v = tl.arange(0, V)
-            o_value = 2 * KEY_HEADS * K + i_head * V + o_v
-            if i_rows == 0:
-                _keep_before(p_x, x_stride, p_line_read, p_line_write, o_value, valid, CHANNELS, KEEP)
-            b_v, b_v_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_value, o_row, is_row, CHANNELS)
-            o_ring = write * BLOCK + o_row
-            p_value = p_v + (o_ring * HEADS + i_head)[:, None] * V + o_v[None, :]
-            tl.store(p_value, b_v.to(p_v.dtype.element_ty), mask=is_row[:, None])
-            b_b = tl.load(p_b + o_row * b_stride + i_head, mask=is_row, other=0.0).to(tl.float32)
-            b_a = tl.load(p_a + o_row * a_stride + i_head, mask=is_row, other=0.0).to(tl.float32)
-            b_a += tl.load(p_shift + i_head)
-            b_soft = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(tl.minimum(b_a, 20.0))))
-            b_decay = tl.exp(-tl.load(p_rate + i_head) * b_soft)
-            tl.store(p_gates + o_ring * 2 * HEADS + i_head, b_decay, mask=is_row)
-            tl.store(p_gates + (o_ring * 2 + 1) * HEADS + i_head, 1.0 / (1.0 + tl.exp(-b_b)), mask=is_row)
-            if KEEP <= 1:
-                tl.store(p_rows + o_value[None, :], b_v_in, mask=is_row[:, None])
+    o_row = i_rows * ENTER + tl.arange(0, ENTER)
+    is_row = o_row < valid
+    p_rows = p_line_write + (3 + o_row)[:, None] * CHANNELS
+    if i_part < KEY_HEADS:
+        o_k = tl.arange(0, K)
+        o_query = i_part * K + o_k
+        o_key = KEY_HEADS * K + o_query
+        if i_rows == 0:
+            _keep_before(p_x, x_stride, p_line_read, p_line_write, o_query, valid, CHANNELS, KEEP)
+            _keep_before(p_x, x_stride, p_line_read, p_line_write, o_key, valid, CHANNELS, KEEP)
+        b_q, b_q_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_query, o_row, is_row, CHANNELS)
+        b_k, b_k_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_key, o_row, is_row, CHANNELS)
+        b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 1) + 1e-6)[:, None] * (K**-0.5)
+        b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 1) + 1e-6)[:, None]
+        o_pair = o_row * KEY_HEADS + i_part
+        tl.store(p_queries + o_pair[:, None] * K + o_k[None, :], b_q, mask=is_row[:, None])
+        tl.store(p_queries + BLOCK * KEY_HEADS * K + o_pair, tl.sum(b_q * b_k, 1), mask=is_row)
+        o_ring = (write * BLOCK + o_row) * KEY_HEADS + i_part
+        tl.store(p_k + o_ring[:, None] * K + o_k[None, :], b_k, mask=is_row[:, None])
+        if KEEP <= 1:
+            tl.store(p_rows + o_query[None, :], b_q_in, mask=is_row[:, None])
+            tl.store(p_rows + o_key[None, :], b_k_in, mask=is_row[:, None])
+    else:
+        i_head = i_part - KEY_HEADS
+        o_v = tl.arange(0, V)
+        o_value = 2 * KEY_HEADS * K + i_head * V + o_v
+        if i_rows == 0:
+            _keep_before(p_x, x_stride, p_line_read, p_line_write, o_value, valid, CHANNELS, KEEP)
+        b_v, b_v_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_value, o_row, is_row, CHANNELS)
+        o_ring = write * BLOCK + o_row
+        p_value = p_v + (o_ring * HEADS + i_head)[:, None] * V + o_v[None, :]
+        tl.store(p_value, b_v.to(p_v.dtype.element_ty), mask=is_row[:, None])
+        b_b = tl.load(p_b + o_row * b_stride + i_head, mask=is_row, other=0.0).to(tl.float32)
+        b_a = tl.load(p_a + o_row * a_stride + i_head, mask=is_row, other=0.0).to(tl.float32)
+        b_a += tl.load(p_shift + i_head)
+        b_soft = tl.where(b_a > 20.0, b_a, tl.log(1.0 + tl.exp(tl.minimum(b_a, 20.0))))
+        b_decay = tl.exp(-tl.load(p_rate + i_head) * b_soft)
+        tl.store(p_gates + o_ring * 2 * HEADS + i_head, b_decay, mask=is_row)
+        tl.store(p_gates + (o_ring * 2 + 1) * HEADS + i_head, 1.0 / (1.0 + tl.exp(-b_b)), mask=is_row)
+        if KEEP <= 1:
+            tl.store(p_rows + o_value[None, :], b_v_in, mask=is_row[:, None])
 
 
 @triton.jit
-def _step(
+def _walk(
     p_state,
     p_k,
     p_v,
     p_gates,
     p_queries,
     p_snapshots,
-    p_slot,
-    p_fold,
-    p_valid,
+    p_marks,
+    read,
+    kept,
+    valid,
     p_out,
-    ROOM: tl.constexpr,
+    i,
+    ENTER: tl.constexpr,
     V_TILE: tl.constexpr,
+    ROOM: tl.constexpr,
+    APART: tl.constexpr,
+    SPINS: tl.constexpr,
     BLOCK: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -182,12 +244,10 @@ def _step(
     V: tl.constexpr,
     KEEP: tl.constexpr,
 ):
-    i_head, i_tile = tl.program_id(0), tl.program_id(1)
+    """Some columns of a head's state through folded and new rows."""
     STATE: tl.constexpr = HEADS * K * V
-    read = tl.load(p_slot)
+    i_head, i_tile = i // (V // V_TILE), i % (V // V_TILE)
     write = 1 - read
-    valid = tl.load(p_valid)
-    kept = tl.load(p_fold) if KEEP <= 1 else 0
     key_head = i_head // (HEADS // KEY_HEADS)
     o_v = i_tile * V_TILE + tl.arange(0, V_TILE)
     # The state is held in two halves of K: a row's keys are then few enough to be loaded where they are needed.
@@ -206,43 +266,56 @@ def _step(
         p_fillers = p_out + (o_row * HEADS + i_head)[:, None] * V + o_v[None, :]
         tl.store(p_fillers, tl.zeros([ROOM, V_TILE], p_out.dtype.element_ty), mask=is_filler[:, None])
 
+    if KEEP == 0:
+        b_next = _load_row(0, kept, read, p_k, p_v, p_gates, key_head, i_head, o_half, o_v,
+                           BLOCK, KEY_HEADS, HEADS, K, V)  # fmt: skip
+        for t in range(0, kept):
+            b_k_low, b_k_high, b_v, decay, beta = b_next
+            b_next = _load_row(t + 1, kept, read, p_k, p_v, p_gates, key_head, i_head, o_half, o_v,
+                               BLOCK, KEY_HEADS, HEADS, K, V)  # fmt: skip
+            b_low, b_high = b_low * decay, b_high * decay
+            b_low, b_high, _ = _advance(b_low, b_high, b_k_low, b_k_high, b_v, beta)
     p_state_write = p_state + write * STATE + o_tile
-    if KEEP == 1:
+    if KEEP <= 1:
         tl.store(p_state_write, b_low)
         tl.store(p_state_write + HALF * V, b_high)
-        kept = 0
-    rows = kept + valid
-    store_at = -1  # how many rows are in the state that is kept: the folded ones, or (last) all
-    if KEEP == 0:
-        store_at = kept
-    if KEEP == 3:
-        store_at = rows
-    b_next = _load_row(0, rows, kept, read, write, p_k, p_v, p_gates, p_queries, key_head, i_head, o_half, o_v,
+    if valid > 0:
+        groups = (valid + ENTER - 1) // ENTER
+        wait(p_marks + key_head * APART, groups, SPINS)
+        wait(p_marks + (KEY_HEADS + i_head) * APART, groups, SPINS)
+    b_next = _load_row(0, valid, write, p_k, p_v, p_gates, key_head, i_head, o_half, o_v,
                        BLOCK, KEY_HEADS, HEADS, K, V)  # fmt: skip
-    for t in range(0, rows):
-        if t == store_at:
-            tl.store(p_state_write, b_low)
-            tl.store(p_state_write + HALF * V, b_high)
-        b_k_low, b_k_high, b_q_low, b_q_high, b_v, decay, beta, kq = b_next
-        b_next = _load_row(t + 1, rows, kept, read, write, p_k, p_v, p_gates, p_queries, key_head, i_head, o_half, o_v,
+    b_asks = _load_query(0, valid, p_queries, key_head, o_half, BLOCK, KEY_HEADS, K)
+    for t in range(0, valid):
+        b_k_low, b_k_high, b_v, decay, beta = b_next
+        b_q_low, b_q_high, kq = b_asks
+        b_next = _load_row(t + 1, valid, write, p_k, p_v, p_gates, key_head, i_head, o_half, o_v,
                            BLOCK, KEY_HEADS, HEADS, K, V)  # fmt: skip
+        b_asks = _load_query(t + 1, valid, p_queries, key_head, o_half, BLOCK, KEY_HEADS, K)
         b_low, b_high = b_low * decay, b_high * decay
-        b_seen = b_low * b_k_low[:, None] + b_high * b_k_high[:, None]
-        b_read = b_low * b_q_low[:, None] + b_high * b_q_high[:, None]
-        b_seen, b_read = tl.split(tl.sum(tl.join(b_seen, b_read), 0))  # both sums in one go
-        b_change = (b_v - b_seen) * beta
-        b_low = b_low + b_k_low[:, None] * b_change[None, :]
-        b_high = b_high + b_k_high[:, None] * b_change[None, :]
+        b_read = tl.sum(tl.fma(b_high, tl.broadcast_to(b_q_high[:, None], [HALF, V_TILE]), b_low * b_q_low[:, None]), 0)
+        b_low, b_high, b_change = _advance(b_low, b_high, b_k_low, b_k_high, b_v, beta)
         if KEEP != 3:
-            p_row = p_out + ((t - kept) * HEADS + i_head) * V + o_v
-            tl.store(p_row, (b_read + kq * b_change).to(p_out.dtype.element_ty), mask=o_v < tl.where(t >= kept, V, 0))
+            p_row = p_out + (t * HEADS + i_head) * V + o_v
+            tl.store(p_row, (b_read + kq * b_change).to(p_out.dtype.element_ty))
         if KEEP == 1:
             p_shot = p_snapshots + (write * BLOCK + t) * STATE + o_tile
             tl.store(p_shot, b_low)
             tl.store(p_shot + HALF * V, b_high)
-    if rows == store_at:
+    if KEEP == 3:
         tl.store(p_state_write, b_low)
         tl.store(p_state_write + HALF * V, b_high)
+
+
+@triton.jit
+def _advance(b_low, b_high, b_k_low, b_k_high, b_v, beta):
+    """The decayed state after a row, and what the row changes."""
+    b_keys_low = tl.broadcast_to(b_k_low[:, None], b_low.shape)
+    b_keys_high = tl.broadcast_to(b_k_high[:, None], b_high.shape)
+    b_seen = tl.sum(tl.fma(b_high, b_keys_high, b_low * b_keys_low), 0)
+    b_change = (b_v - b_seen) * beta
+    b_changes = tl.broadcast_to(b_change[None, :], b_low.shape)
+    return tl.fma(b_keys_low, b_changes, b_low), tl.fma(b_keys_high, b_changes, b_high), b_change
 
 
 @triton.jit
@@ -289,13 +362,10 @@ def _keep_before(p_x, x_stride, p_from, p_to, o_channel, valid, CHANNELS: tl.con
 def _load_row(
     t,
     rows,
-    kept,
-    read,
-    write,
+    side,
     p_k,
     p_v,
     p_gates,
-    p_queries,
     key_head,
     i_head,
     o_half,
@@ -306,21 +376,18 @@ def _load_row(
     K: tl.constexpr,
     V: tl.constexpr,
 ):
-    """Key, query, value, decay, beta and key . query of the row at loop index t; zeros past the end."""
+    """Key, value, decay and beta of the ring's row t; of its last one past the end."""
     HALF: tl.constexpr = K // 2
-    is_there = t < rows
-    is_new = is_there & (t >= kept)  # folded rows have no query
-    o_ring = tl.where(t >= kept, write * BLOCK + t - kept, read * BLOCK + t)
-    o_there = o_half < tl.where(is_there, HALF, 0)
+    o_ring = side * BLOCK + tl.minimum(t, tl.maximum(rows, 1) - 1)
     p_key = p_k + (o_ring * KEY_HEADS + key_head) * K + o_half
-    b_k_low = tl.load(p_key, mask=o_there, other=0.0)
-    b_k_high = tl.load(p_key + HALF, mask=o_there, other=0.0)
-    b_v = tl.load(p_v + (o_ring * HEADS + i_head) * V + o_v, mask=o_v < tl.where(is_there, V, 0), other=0.0)
-    decay = tl.load(p_gates + o_ring * 2 * HEADS + i_head, mask=is_there, other=0.0)
-    beta = tl.load(p_gates + (o_ring * 2 + 1) * HEADS + i_head, mask=is_there, other=0.0)
-    o_pair = tl.maximum(t - kept, 0) * KEY_HEADS + key_head
-    o_asks = o_half < tl.where(is_new, HALF, 0)
-    b_q_low = tl.load(p_queries + o_pair * K + o_half, mask=o_asks, other=0.0)
-    b_q_high = tl.load(p_queries + o_pair * K + HALF + o_half, mask=o_asks, other=0.0)
-    kq = tl.load(p_queries + BLOCK * KEY_HEADS * K + o_pair, mask=is_new, other=0.0)
-    return b_k_low, b_k_high, b_q_low, b_q_high, b_v.to(tl.float32), decay, beta, kq
+    b_v = tl.load(p_v + (o_ring * HEADS + i_head) * V + o_v).to(tl.float32)
+    p_gate = p_gates + o_ring * 2 * HEADS + i_head
+    return tl.load(p_key), tl.load(p_key + HALF), b_v, tl.load(p_gate), tl.load(p_gate + HEADS)
+
+
+@triton.jit
+def _load_query(t, rows, p_queries, key_head, o_half, BLOCK: tl.constexpr, KEY_HEADS: tl.constexpr, K: tl.constexpr):
+    """Query and key . query of new row t; of the last one past the end."""
+    o_pair = tl.minimum(t, tl.maximum(rows, 1) - 1) * KEY_HEADS + key_head
+    p_query = p_queries + o_pair * K + o_half
+    return tl.load(p_query), tl.load(p_query + K // 2), tl.load(p_queries + BLOCK * KEY_HEADS * K + o_pair)

@@ -64,7 +64,7 @@ def linear(
     if (norm is not None and squares is not None) or (feed is not None and swiglu):
         raise ValueError("norm and squares, or feed and swiglu, do not go together")
     x = _normed(x, norm, gate, eps, valid)
-    tile = (tile or tiles.linear(n, k)).within(k)
+    tile = (tile or tiles.linear(n, k, weight.kind)).within(k)
     data, scale, kind = operand(weight)
     _linear[(triton.cdiv(n, tile.block_n),)](
         x,
@@ -190,6 +190,7 @@ def store_feed(
     o_row,
     o_n,
     is_out,
+    i_tile,
     N,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
@@ -201,7 +202,7 @@ def store_feed(
     p_to = p_scaled + o_row[:, None] * N + o_n[None, :]
     tl.store(p_to, (b_wide * b_factor[None, :]).to(p_scaled.dtype.element_ty), mask=is_out)
     b_square = tl.sum(tl.reshape(b_wide * b_wide, [ROWS, BLOCK_N // GROUP, GROUP]), 2)
-    o_group = tl.program_id(0) * (BLOCK_N // GROUP) + tl.arange(0, BLOCK_N // GROUP)
+    o_group = i_tile * (BLOCK_N // GROUP) + tl.arange(0, BLOCK_N // GROUP)
     is_valid = tl.max(is_out.to(tl.int32), 1) == 1
     tl.store(
         p_squares + o_row[:, None] * (N // GROUP) + o_group[None, :],
@@ -286,4 +287,4 @@ def _linear(
     b_row = b_out.to(p_out.dtype.element_ty)
     tl.store(p_out + o_row[:, None] * out_stride + o_out[None, :], b_row, mask=is_out)
     if FEED:
-        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, N, GROUP, ROWS, BLOCK_N)
+        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, tl.program_id(0), N, GROUP, ROWS, BLOCK_N)
