@@ -89,6 +89,10 @@ class Settings(BaseSettings):
     max_attempts: int = 3
     free_disk_bytes: int = 2 << 30  # no review starts below this
 
+    # What is kept of ended reviews; each repo's newest keeps everything
+    keep_log_days: int = Field(365, ge=0)  # logs and transcripts; 0: for ever
+    keep_log_bytes: int = Field(20 << 30, ge=0)  # of packed logs, the oldest go first; 0: no limit
+
     # Model
     model_url: str = ""  # empty: evidence only
     model_name: str = ""

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, UniqueConstraint, delete, select, update
+from sqlalchemy import ForeignKey, Index, LargeBinary, UniqueConstraint, delete, func, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import Base, Counter
 from orchestrator.store.reviews import Review
+from orchestrator.store.steps import Step
 
 HALF_BYTES = 4 << 20  # kept of each end of a step's log
 
@@ -81,6 +82,44 @@ def forget_chunks(db: Session, finished_before: datetime) -> None:
         delete(LogChunk).where(LogChunk.review_id.in_(old), LogChunk.step_id.in_(select(Log.step_id))),
         execution_options={"synchronize_session": False},
     )
+
+
+def kept_bytes(db: Session) -> int:
+    """What all packed logs take."""
+    return int(db.scalar(select(func.sum(func.length(Log.compressed)))) or 0)
+
+
+def sizes(db: Session, *, but: str) -> Sequence[tuple[UUID, datetime, int]]:
+    """Ended reviews with packed logs, oldest first, without each repo's newest and those whose logs say only `but`."""
+    newest = (
+        select(Review.repo_id, func.max(Review.finished_at).label("at"))
+        .where(Review.finished_at.is_not(None))
+        .group_by(Review.repo_id)
+        .subquery()
+    )
+    found = db.execute(
+        select(Review.id, Review.finished_at, func.sum(func.length(Log.compressed)))
+        .join(Step, Step.review_id == Review.id)
+        .join(Log, Log.step_id == Step.id)
+        .join(newest, newest.c.repo_id == Review.repo_id)
+        .where(Review.finished_at < newest.c.at, Log.compressed != compressed(but))
+        .group_by(Review.id, Review.finished_at)
+        .order_by(Review.finished_at, Review.id)
+    )
+    return [(row[0], row[1], int(row[2])) for row in found]
+
+
+def replace(db: Session, review_id: UUID, text: str) -> None:
+    """All logs of the review say that instead; `bytes` still tells how long they were."""
+    its_steps = select(Step.id).where(Step.review_id == review_id)
+    quiet = {"synchronize_session": False}
+    db.execute(delete(LogChunk).where(LogChunk.review_id == review_id), execution_options=quiet)
+    new = update(Log).where(Log.step_id.in_(its_steps)).values(compressed=compressed(text))
+    db.execute(new, execution_options=quiet)
+
+
+def compressed(text: str) -> bytes:
+    return zlib.compress(text.encode("utf-8", "replace"))
 
 
 def joined(db: Session, step_id: UUID) -> str:

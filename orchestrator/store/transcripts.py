@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, UniqueConstraint, func, select
+from sqlalchemy import ForeignKey, UniqueConstraint, delete, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Counter
@@ -56,3 +56,9 @@ def add(
     db.add(Turn(step_id=step_id, attempt=attempt, seq=seq, at=at, body=body))
     if candidate is not None:
         db.add(CandidateRow(step_id=step_id, attempt=attempt, seq=seq, body=candidate))
+
+
+def forget(db: Session, review_id: UUID) -> None:
+    """The conversations of the review; what they found has been filed."""
+    its_steps = select(Step.id).where(Step.review_id == review_id)
+    db.execute(delete(Turn).where(Turn.step_id.in_(its_steps)), execution_options={"synchronize_session": False})

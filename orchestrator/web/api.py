@@ -45,6 +45,7 @@ from orchestrator.web.render import page
 
 WRONG: dict[int | str, dict[str, Any]] = {
     400: {"model": Problems, "description": "The request cannot be carried out"},
+    401: {"model": Problems, "description": "An account is needed and no token of one was sent"},
     403: {"model": Problems, "description": "The request comes from another site's page"},
     404: {"model": Problems, "description": "There is no such thing"},
     409: {"model": Problems, "description": "Not in its present state"},
