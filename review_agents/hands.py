@@ -1,26 +1,38 @@
 """Carrying out an agent's calls on its workspace, and keeping whole outputs so that it can read any part of them."""
 
 import re
+import statistics
 from collections import OrderedDict
+from collections.abc import Callable
 
 from review_agents.ports import CommandFailed, NoSuchFile, Workspace, WorkspaceReset
 from review_agents.records import Measurement, Ran
 from review_agents.tools import Arguments, Measure, Read, Run, Search, Write
-from review_agents.visible import cut, quoted
+from review_agents.visible import OUTPUT_CHARS, cut, quoted
 
 KEPT_CHARS = 16 << 20  # of outputs in all; the oldest go first
 SEARCH_LINES = 80
 LINE_CHARS = 400
 OUTPUT = re.compile(r"output:(\d+)")
+UNFLUSHED = "What it had not flushed by then is lost: use python -u, or print(..., flush=True)."
+DISTURBED = "Every session was disturbed by other work on the machine: good for an estimate, not for a finding."
 
 
 class Hands:
-    """`mark` surrounds all that comes out of the container."""
+    """`mark` surrounds all that comes out of the container. `document` gives texts of ours that can be read by name."""
 
-    def __init__(self, workspace: Workspace, *, mark: str, longest_s: float):
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        mark: str,
+        longest_s: float,
+        document: Callable[[str], str | None] = lambda name: None,
+    ):
         self._workspace = workspace
         self._mark = mark
         self._longest_s = longest_s
+        self._document = document
         self._outputs: OrderedDict[int, str] = OrderedDict()
         self._kept = 0
 
@@ -38,7 +50,7 @@ class Hands:
                     self._workspace.write(arguments.path, arguments.text)
                     return f"Written: {len(arguments.text)} characters."
                 case Measure():
-                    return self._measure(arguments)
+                    return self._measure(arguments, number)
         except NoSuchFile as error:
             return f"There is no such file: {error}"
         except WorkspaceReset as error:
@@ -51,12 +63,17 @@ class Hands:
         timeout_s = min(asked.timeout_s, self._longest_s)
         ran = self._workspace.run(asked.command, environment=asked.environment, timeout_s=timeout_s)
         self._keep(number, ran.output)
-        return f"{ending(ran)}\n{self._shown(ran.output, number)}"
+        lost = f" {UNFLUSHED}" if ran.timed_out else ""
+        return f"{ending(ran)}{lost}\n{self._shown(ran.output, number)}"
 
     def _shown(self, output: str, number: int) -> str:
         if not output.strip():
             return "It printed nothing."
-        advice = f"; read output:{number} with from_line shows them"
+
+        def advice(head: str) -> str:
+            whole = output[len(head)] == "\n"  # else it was cut within a line
+            return f"; read output:{number} from_line {len(in_pieces(head)) + whole} shows them"
+
         return quoted(cut(output, advice=advice), mark=self._mark, label=f"output:{number}")
 
     def _read(self, asked: Read) -> str:
@@ -66,32 +83,32 @@ class Hands:
             if text is None:
                 return f"The output of call {kept[1]} is not kept (any more). Run the command again."
             lines = in_pieces(text)
+        elif (document := self._document(asked.path.strip())) is not None:
+            lines = in_pieces(document)
         else:
             lines = self._workspace.read(asked.path).splitlines()
         first = asked.from_line
-        part = [f"{first + at}: {cut_off(line)}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])]
+        part = that_fit(
+            [f"{first + at}: {cut_off(line)}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])]
+        )
         if not part:
             return f"{asked.path} has {len(lines)} lines; there is none from {first} on."
         last = first + len(part) - 1
-        shown = quoted(
-            cut("\n".join(part)), mark=self._mark, label=f"{asked.path} lines {first}-{last} of {len(lines)}"
-        )
+        shown = quoted("\n".join(part), mark=self._mark, label=f"{asked.path} lines {first}-{last} of {len(lines)}")
         return shown if last >= len(lines) else f"{shown}\nMore from line {last + 1} on."
 
     def _search(self, asked: Search, number: int) -> str:
         found = self._workspace.search(asked.pattern, folder=asked.folder)
         if not found:
             return "No line matches."
-        lines = [f"{one.file}:{one.line}: {one.text.strip()[:LINE_CHARS]}" for one in found]
-        self._keep(number, "\n".join(lines))
-        more = (
-            f"\n{len(lines) - SEARCH_LINES} more lines match; output:{number} has them."
-            if len(lines) > SEARCH_LINES
-            else ""
-        )
-        return quoted(cut("\n".join(lines[:SEARCH_LINES])), mark=self._mark, label=f"{len(lines)} lines") + more
+        lines = [f"{one.file}:{one.line}: {cut_off(one.text.strip())}" for one in found]
+        self._keep(number, "\n".join(f"{one.file}:{one.line}: {one.text.strip()}" for one in found))
+        part = that_fit(lines[:SEARCH_LINES])
+        more = len(lines) - len(part)
+        rest = f"\n{more} more lines match; read output:{number} has all of them, whole." if more else ""
+        return quoted("\n".join(part), mark=self._mark, label=f"{len(lines)} lines") + rest
 
-    def _measure(self, asked: Measure) -> str:
+    def _measure(self, asked: Measure, number: int) -> str:
         try:
             measured = self._workspace.measure(
                 asked.name,
@@ -101,9 +118,9 @@ class Hands:
                 timeout_s=self._longest_s,
             )
         except CommandFailed as error:
-            return (
-                f"It was not timed, because it did not succeed: {ending(error.ran)}\n{self._shown(error.ran.output, 0)}"
-            )
+            self._keep(number, error.ran.output)
+            shown = self._shown(error.ran.output, number)
+            return f"It was not timed, because it did not succeed: {ending(error.ran)}\n{shown}"
         return in_words(measured)
 
     def _keep(self, number: int, text: str) -> None:
@@ -118,6 +135,16 @@ def in_pieces(text: str) -> list[str]:
     return [line[at : at + LINE_CHARS] for line in text.splitlines() for at in range(0, max(1, len(line)), LINE_CHARS)]
 
 
+def that_fit(lines: list[str]) -> list[str]:
+    """The first lines, as many as one result may show."""
+    left = OUTPUT_CHARS
+    for at, line in enumerate(lines):
+        left -= len(line) + 1
+        if left < 0:
+            return lines[:at]
+    return lines
+
+
 def cut_off(line: str) -> str:
     rest = len(line) - LINE_CHARS
     return line if rest <= 0 else f"{line[:LINE_CHARS]} [... {rest} more characters in this line]"
@@ -128,8 +155,14 @@ def ending(ran: Ran) -> str:
 
 
 def in_words(measured: Measurement) -> str:
-    if measured.median is None:
-        return "Every session was disturbed by other work on the machine, so there is no number."
+    good = [session for session in measured.sessions if not session.void]
+    taken = good or list(measured.sessions)
+    if not taken:
+        return "No session was taken, so there is no number."
+    median = statistics.median(session.value for session in taken)
+    cpu = statistics.median(session.user_s + session.sys_s for session in taken)
     spread = f", spread {measured.spread:.1%}" if measured.spread is not None else ""
-    void = f", {measured.contaminated} sessions void" if measured.contaminated else ""
-    return f"Median {measured.median:.4g} {measured.unit} over {len(measured.samples)} fresh processes{spread}{void}."
+    void = f", {measured.contaminated} disturbed sessions left out" if good and measured.contaminated else ""
+    of_cpu = f"; CPU time {cpu:.4g} s" if cpu else ""
+    said = f"Median {median:.4g} {measured.unit} over {len(taken)} fresh processes{spread}{void}{of_cpu}."
+    return said if good else f"{said} {DISTURBED}"

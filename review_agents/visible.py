@@ -6,6 +6,7 @@ other brackets. Nothing is taken away, so an attack can be read, quoted and repo
 """
 
 import re
+from collections.abc import Callable
 
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
@@ -45,9 +46,25 @@ def quoted(text: str, *, mark: str, label: str) -> str:
     return f"<<<{mark} {label}\n{inside}\n{mark}>>>"
 
 
-def cut(text: str, *, most: int = OUTPUT_CHARS, advice: str = "") -> str:
-    """Head and tail of a long text, the gap in words."""
+def cut(text: str, *, most: int = OUTPUT_CHARS, advice: str | Callable[[str], str] = "") -> str:
+    """Head and tail of a long text, cut at line ends, the gap in words. `advice` may depend on the head."""
     if len(text) <= most:
         return text
     half = most // 2
-    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out here{advice} ...]\n{text[-half:]}"
+    head, tail = beginning(text, half), ending(text, half)
+    said = advice if isinstance(advice, str) else advice(head)
+    return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out here{said} ...]\n{tail}"
+
+
+def beginning(text: str, most: int) -> str:
+    """No more than so many characters, cut at the end of a line, or of a word, where that takes away less than half."""
+    if len(text) <= most:
+        return text
+    head = text[:most]
+    ends = next((at for mark in "\n " if (at := text.rfind(mark, 0, most + 1)) > most // 2), most)
+    return head[:ends]
+
+
+def ending(text: str, most: int) -> str:
+    """As `beginning`, from the other end."""
+    return beginning(text[::-1], most)[::-1]

@@ -1,13 +1,37 @@
 """The agent's loop over models that misbehave in the ways that weak ones do; each way is a test."""
 
 import json
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
+from review_agents.focus import builtin
+from review_agents.hands import in_words
 from review_agents.loop import size_of
-from review_agents.ports import BrokenAnswer, ContextOverflow, NodeAway, NodeRefused, Stopped, WorkspaceReset
-from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
+from review_agents.ports import (
+    BrokenAnswer,
+    CommandFailed,
+    ContextOverflow,
+    NodeAway,
+    NodeRefused,
+    Stopped,
+    WorkspaceReset,
+)
+from review_agents.records import (
+    Answer,
+    AnswerEnd,
+    EntryKind,
+    FocusState,
+    Measurement,
+    Question,
+    Ran,
+    Role,
+    Session,
+    ToolCall,
+    Usage,
+)
 from review_agents.scripted import ScriptedModel, call, calls, replayed, said
 from tests.support.agents import FILES, Hand, Ticks, finding, play, report
 
@@ -309,16 +333,81 @@ def test_findings_are_named_in_what_a_cut_leaves() -> None:
 # Output ------------------------------------------------------------------------------------
 
 
-def test_long_output_is_cut_in_the_middle_and_readable_whole() -> None:
+def test_long_output_is_cut_in_the_middle_at_line_ends_and_says_where_the_rest_begins() -> None:
     lines = "\n".join(f"line {n} of the log" for n in range(5000))
-    hand = Hand(says=lambda command: Ran(exit=0, head=lines))
-    played = play(
-        [call("run", command="cat log"), call("read", path="output:1", from_line=2500, lines=3), DONE], hand=hand
-    )
+    steps = [call("run", command="cat log"), call("read", path="output:1", from_line=256, lines=3), DONE]
+    played = play(steps, hand=Hand(says=lambda command: Ran(exit=0, head=lines)))
     results = [message.text for message in played.last_question if message.role is Role.TOOL]
-    assert len(results[0]) < 10_500 and "characters left out here; read output:1" in results[0]
-    assert "line 0 of" in results[0] and "line 4999 of" in results[0]
-    assert "2500: line 2499 of the log" in results[1] and "More from line 2503 on." in results[1]
+    assert len(results[0]) < 10_500 and "line 0 of" in results[0] and "line 4999 of" in results[0]
+    head, _, tail = results[0].partition("\n[... ")
+    assert "characters left out here; read output:1 from_line 256 shows them ...]\nline 4" in tail
+    assert head.endswith("line 254 of the log")
+    assert "256: line 255 of the log" in results[1] and "More from line 259 on." in results[1]
+
+
+def test_what_is_read_of_a_long_file_loses_nothing_in_its_middle() -> None:
+    text = "\n".join(f"value_{n} = {'x' * 90}" for n in range(300))
+    hand = Hand(files={"long.py": text})
+    steps: list[Answer | Exception] = []
+    for start in (1, 91, 181, 271):
+        steps.append(call("read", path="long.py", from_line=start, lines=400))
+    results = [one.text for one in play([*steps, DONE], hand=hand).last_question if one.role is Role.TOOL]
+    assert all(len(one) < 10_500 and "left out" not in one for one in results)
+    seen = {line.partition(":")[0] for one in results for line in one.splitlines() if line[:1].isdigit()}
+    assert len(seen) == 300 and "More from line " in results[0]
+
+
+def test_a_search_with_many_long_matches_says_where_all_of_them_are() -> None:
+    found = [FoundLine("a.py", n, f"{n} " + "x" * 500) for n in range(1, 101)]
+    hand = Searched(found)
+    played = play([call("search", pattern="x"), call("read", path="output:1", from_line=199, lines=9), DONE], hand=hand)
+    results = [message.text for message in played.last_question if message.role is Role.TOOL]
+    assert "more lines match; read output:1 has all of them, whole." in results[0] and len(results[0]) < 10_500
+    assert "199: a.py:100: 100 xxx" in results[1]
+
+
+def test_after_a_time_out_it_is_said_that_unflushed_output_is_lost() -> None:
+    hand = Hand(says=lambda command: Ran(exit=None, signal=9, timed_out=True, seconds=60))
+    assert "use python -u" in play([call("run", command="python slow.py"), DONE], hand=hand).told
+    assert "python -u" not in play([call("run", command="python slow.py"), DONE]).told
+
+
+def test_a_measurement_that_others_disturbed_gives_its_number_for_an_estimate() -> None:
+    sessions = tuple(Session(value=value, void=True, reason="busy", user_s=0.25) for value in (0.5, 0.7, 0.6))
+    measured = Measurement(name="sum", sessions=sessions)
+    assert in_words(measured).startswith("Median 0.6 s over 3 fresh processes; CPU time 0.25 s. Every session")
+    assert "good for an estimate, not for a finding" in in_words(measured)
+    mixed = measured.model_copy(update={"sessions": (*sessions, Session(value=0.4))})
+    assert in_words(mixed) == "Median 0.4 s over 1 fresh processes, spread 0.0%, 3 disturbed sessions left out."
+
+
+def test_why_a_command_could_not_be_timed_is_readable_whole() -> None:
+    class Fails(Hand):
+        def measure(self, name: str, command: str, **given: Any) -> Measurement:
+            raise CommandFailed(command, Ran(exit=1, head="\n".join(f"line {n}" for n in range(3000))))
+
+    timed = calls(("measure", {"name": "x", "command": "false"}))
+    steps = [timed, call("read", path="output:1", from_line=1500, lines=1), DONE]
+    told = play(steps, hand=Fails(), focus=builtin()["performance"]).told
+    assert "did not succeed: Exit status 1" in told and "1500: line 1499" in told
+
+
+@dataclass
+class FoundLine:
+    file: str
+    line: int
+    text: str
+
+
+class Searched(Hand):
+    """A workspace in which any search finds these lines."""
+
+    def __init__(self, found: list[FoundLine]):
+        super().__init__()
+        self.found = found
+
+    def search(self, pattern: str, *, folder: str = ".", limit: int = 200) -> tuple[Any, ...]:
+        return tuple(self.found)
 
 
 def test_an_output_of_one_long_line_is_readable_whole_and_a_long_line_of_a_file_says_that_it_goes_on() -> None:
