@@ -72,17 +72,18 @@ PICTURES = (
     ("home", "light", 780),
     ("repo", "dark", 760),
     ("finding", "dark", 700),
-    ("rounds", "light", 660),
+    ("rounds", "light", 640),
     ("compare", "light", 760),
-    ("memo", "light", 900),
-    ("transcript", "dark", 760),
+    ("memo", "light", 800),
+    ("transcript", "dark", 740),
     ("waiting", "light", 600),
     ("ignored", "light", 480),
-    ("form", "dark", 760),
+    ("form", "dark", 740),
 )
 PHONES = ("home", "review", "running", "memo", "transcript", "compare", "finding")
 MOST_BYTES = 150 * 1000
 NIGHTS = 24
+BROUGHT_UP = {"form": "#f-focuses"}  # what a picture shows whole
 OPENED = {"transcript": ("details.call",), "form": ("form details.more",)}  # folds that a picture shows open
 OTHERS = ("embercache", "rowdelta", "stagewright", "humanize", "tablecraft")
 LIMITS = {
@@ -142,6 +143,8 @@ def take(browser: Browser, address: str, target: Path, theme: str, size: tuple[i
     page.goto(address, wait_until="load")
     for fold in OPENED.get(target.stem.rpartition("-")[0], ()):
         page.locator(fold).first.evaluate("fold => { fold.open = true }")
+    if shown := BROUGHT_UP.get(target.stem.rpartition("-")[0]):
+        page.locator(shown).evaluate("element => element.scrollIntoView({block: 'end'})")
     page.wait_for_timeout(400)
     page.screenshot(path=target)
     context.close()
