@@ -7,6 +7,7 @@ import re
 import secrets
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -80,7 +81,7 @@ class Proxy:
             made = matched.route.body(self.policy, given)
             body = b"" if made is None else json.dumps(made).encode()
             await self.check_made(matched, made)
-        await self.check_owned(matched)
+        matched = await self.check_owned(matched)
         if matched.route.upgrades and head.headers.get("upgrade", "").lower() != "tcp":
             raise Refused("an exec is started with `Upgrade: tcp` only")
         await self.pass_on(matched, head, body, reader, writer)
@@ -127,11 +128,12 @@ class Proxy:
         if isinstance(listed, list) and len(listed) >= MOST_CONTAINERS:
             raise Refused(f"there are {len(listed)} containers already", 429)
 
-    async def check_owned(self, matched: Matched) -> None:
+    async def check_owned(self, matched: Matched) -> Matched:
+        """The request, a container named by its id: a name might be another one's by the time it is used."""
         name = matched.name
         match matched.route.owned:
             case Owned.NOTHING:
-                return
+                pass
             case Owned.IMAGE:
                 if name not in self.policy.images:
                     raise Refused(f"the image {name} is none of the settings'")
@@ -147,6 +149,9 @@ class Proxy:
                 found = await self.check_labels("container", name, f"/containers/{name}/json")
                 if matched.route.owned is Owned.UNSTARTED and found.get("State", {}).get("Status") != "created":
                     raise Refused(f"{name} has been started, so nothing is unpacked into it")
+                path = matched.path.replace(f"/containers/{name}", f"/containers/{found['Id']}", 1)
+                return replace(matched, path=path)
+        return matched
 
     async def check_labels(self, kind: str, name: str, path: str) -> dict[str, Any]:
         """What the engine says of a thing that was made through this proxy. Raises `Refused` of any other."""
