@@ -127,6 +127,24 @@ def generate(
     _generate(node_settings.load(**options), text, system, raw=raw, max_tokens=max_tokens, seed=seed, draft=not plain)
 
 
+@train.command("states")
+def states(
+    model: Model = None,
+    weights: Weights = None,
+    device: Device = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", help="auto, reference or fast; auto: fast on an accelerator.")
+    ] = None,
+    ctx: Ctx = None,
+    host: Host = None,
+    port: Port = None,
+    api_key_file: KeyFile = None,
+    queue: Annotated[int | None, typer.Option("--queue", min=1, help="Requests that may wait; default 64.")] = None,
+) -> None:
+    """Serve a target's states to a trainer on another machine; see `train run --states`. It answers prompts too."""
+    _serve(node_settings.load(**{**_given(locals()), "draft": "none", "prefix_bytes": 0}), states=True)
+
+
 @app.command()
 def doctor(
     model: Model = None,
@@ -219,7 +237,7 @@ def _fast_bench(parts: str, shape: str, device: str | None, contexts: str, out: 
     raise typer.Exit(measure([f"{option}={value}" for option, value in chosen.items() if value is not None]))
 
 
-def _serve(settings: Settings) -> None:
+def _serve(settings: Settings, *, states: bool = False) -> None:
     node_settings.check(settings)
     listener = _listen(settings.host, settings.port)
     import uvicorn
@@ -231,7 +249,7 @@ def _serve(settings: Settings) -> None:
     engine = open_engine(settings)
     try:
         config = uvicorn.Config(
-            create_app(engine, app_options(settings)),
+            create_app(engine, app_options(settings, states=states)),
             log_level="warning",
             timeout_graceful_shutdown=5,
             lifespan="off",

@@ -74,14 +74,18 @@ def _load_target(settings: Settings, device: str, told: Progress) -> Any:
     return load_reference(settings.model, settings.draft, rollback=rollback, **common)
 
 
-def app_options(settings: Settings) -> Options:
-    """How the application shows itself. Raises SettingsError, NodeError."""
+def app_options(settings: Settings, *, states: bool = False) -> Options:
+    """How the application shows itself; with `states` also to trainers. Raises SettingsError, NodeError."""
+    from inference_node.models.files import find
+    from inference_node.models.states import fingerprint
+
     return Options(
         name=settings.name,
         defaults={**recommended(settings.model), **settings.sampling},
         keys=settings.keys,
         hosts=settings.hosts,
         max_body_bytes=settings.max_body_bytes,
+        states_model=fingerprint(find(settings.model)) if states else "",
     )
 
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+import torch
+
 from inference_node.engine.answer import AnswerParser, CallOpened, CallPart, Delta, Text, Thought
 from inference_node.engine.calls import Tool, ToolForm, tool_from
 from inference_node.engine.constrain import Grammar, Thinking, json_grammar, tools_grammar
 from inference_node.engine.prefix import Kept, Why
+from inference_node.models import states as states_form
 from inference_node.speculate.seam import ContextFull, Cut, NodeError, OutOfMemory, Sampling, TargetFacts
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "Spent",
     "Started",
     "State",
+    "StatesRead",
+    "StatesRequest",
     "Stats",
     "TargetFacts",
     "Text",
@@ -55,10 +60,12 @@ __all__ = [
     "Ticket",
     "Tool",
     "ToolForm",
+    "UnknownLayer",
     "UnknownToken",
     "Why",
     "draw_seed",
     "json_grammar",
+    "states_form",
     "tool_from",
     "tools_grammar",
 ]
@@ -88,6 +95,14 @@ class UnknownToken(NodeError):
 
     def __init__(self, token: int, *, known: int) -> None:
         super().__init__(f"The prompt holds token id {token}; the model's ids are 0 to {known - 1}.")
+
+
+class UnknownLayer(NodeError):
+    """States were asked of a layer that the model does not have, or of none."""
+
+    def __init__(self, layer: int | None, *, layers: int) -> None:
+        found = "No layer was named" if layer is None else f"Layer {layer} was named"
+        super().__init__(f"{found}; the model's layers are 0 to {layers - 1}. Name those whose outputs you want.")
 
 
 class QueueFull(NodeError):
@@ -263,6 +278,23 @@ class Ticket:
     cancel: Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True)
+class StatesRequest:
+    """Outputs of some layers over a text: what a drafter is trained on."""
+
+    tokens: tuple[int, ...]
+    taps: tuple[int, ...]  # zero-based layers
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StatesRead:
+    """The answer to a StatesRequest: one of both."""
+
+    rows: torch.Tensor | None = None  # [tokens, taps, hidden] bf16, in host memory
+    error: Exception | None = None
+
+
 class State(StrEnum):
     LOADING = "loading"
     READY = "ready"
@@ -328,6 +360,14 @@ class Node(Protocol):
 
     def submit(self, request: Request, deliver: Callable[[Event], None]) -> Ticket:
         """Take a request. Raises NotReady, QueueFull, EmptyPrompt, PromptTooLong, UnknownToken, BadGrammar."""
+        ...
+
+    def read_states(self, request: StatesRequest, deliver: Callable[[StatesRead], None]) -> Ticket:
+        """Compute states. `deliver` is called once, on the engine's thread; a cancelled request's answer is an error.
+
+        Takes turns with requests that generate. Raises NotReady, QueueFull, EmptyPrompt, ContextFull, UnknownToken,
+        UnknownLayer.
+        """
         ...
 
     def check(self, grammar: Grammar) -> None:

@@ -30,6 +30,8 @@ from inference_node.engine.api import (
     Spent,
     Started,
     State,
+    StatesRead,
+    StatesRequest,
     Stats,
     Ticket,
     UnknownToken,
@@ -37,6 +39,8 @@ from inference_node.engine.api import (
 from inference_node.engine.constrain import Compiler, Grammar
 from inference_node.engine.prefix import Found, PrefixStore, Why
 from inference_node.engine.queue import FairQueue
+from inference_node.engine.reading import Reading
+from inference_node.engine.reading import check as check_states
 from inference_node.engine.sequence import Live, add_speculation, add_spent
 from inference_node.engine.text import TextStream
 from inference_node.engine.tokens import Tokens
@@ -74,7 +78,7 @@ class Engine:
         if slice_rows % CHUNK or slice_rows <= 0:
             raise ValueError(f"slice_rows={slice_rows}; expected a multiple of {CHUNK}")
         self._load = load
-        self._queue: FairQueue[Live] = FairQueue(queue_limit)
+        self._queue: FairQueue[Live | Reading] = FairQueue(queue_limit)
         self._store = PrefixStore(prefix_bytes)
         self._slice_rows = slice_rows
         self._stall_s = stall_s
@@ -83,7 +87,7 @@ class Engine:
         self._state = State.LOADING
         self._why = "starting"
         self._progress = 0.0
-        self._running: Live | None = None
+        self._running: Live | Reading | None = None
         self._beat = time.monotonic()
         self._started = time.monotonic()
         self._past: deque[Past] = deque(maxlen=history)
@@ -122,14 +126,24 @@ class Engine:
         target, tokens = self._loaded()
         facts = target.facts
         live = self._live(request, deliver, facts, tokens)
-        if not self._queue.put(request.client, live):
+        self._wait(request.client, live)
+        return Ticket(live.id, lambda: self._cancel(live))
+
+    def read_states(self, request: StatesRequest, deliver: Callable[[StatesRead], None]) -> Ticket:
+        target, _ = self._loaded()
+        check_states(request, target.facts)
+        reading = Reading(next(self._ids), request, deliver)
+        self._wait(request.client, reading)
+        return Ticket(reading.id, lambda: self._cancel(reading))
+
+    def _wait(self, client: str, job: Live | Reading) -> None:
+        if not self._queue.put(client, job):
             if self._closing.is_set():
                 raise NotReady("The node is being closed.")
             with self._lock:
                 self._refused_full += 1
                 waiting, typical_s = len(self._queue), self._typical_s()
             raise QueueFull(waiting=waiting, retry_after_s=max(1, min(120, math.ceil(typical_s))))
-        return Ticket(live.id, lambda: self._cancel(live))
 
     def health(self) -> Health:
         with self._lock:
@@ -176,8 +190,8 @@ class Engine:
         with self._lock:
             self._closing.set()
             loading = self._state is State.LOADING
-        for live in self._queue.close():
-            self._end(live, live.ending(Reason.FAILED, NotReady("The node is being closed.")))
+        for job in self._queue.close():
+            self._turn_away(job, NotReady("The node is being closed."))
         running = self._running
         if running is not None:
             running.cancelled.set()
@@ -214,10 +228,17 @@ class Engine:
             budget=room if request.max_tokens is None else min(room, request.max_tokens),
         )
 
-    def _cancel(self, live: Live) -> None:
-        live.cancelled.set()
-        if self._queue.remove(live):
-            self._end(live, live.ending(Reason.CANCELLED))
+    def _cancel(self, job: Live | Reading) -> None:
+        job.cancelled.set()
+        if self._queue.remove(job):
+            self._turn_away(job)
+
+    def _turn_away(self, job: Live | Reading, error: NodeError | None = None) -> None:
+        """End what was not begun: with an error, or because its caller left."""
+        if isinstance(job, Reading):
+            job.tell(StatesRead(error=error or NodeError("The request was cancelled.")))
+        else:
+            self._end(job, job.ending(Reason.FAILED, error) if error else job.ending(Reason.CANCELLED))
 
     def _typical_s(self) -> float:
         """Seconds until a place is free, by how long the last requests took."""
@@ -244,13 +265,18 @@ class Engine:
             self._target, self._tokens = target, tokens
             self._compiler = Compiler(tokens.grammar_tokenizer, target.facts.vocab)
             self._state, self._why, self._progress = State.READY, "", 1.0
-        while (live := self._queue.take()) is not None:
+        while (job := self._queue.take()) is not None:
             with self._lock:
-                self._running, self._beat = live, time.monotonic()
-            ending = self._serve(live, target, tokens)
+                self._running, self._beat = job, time.monotonic()
+            done = self._read(job, target) if isinstance(job, Reading) else self._serve(job, target, tokens)
             with self._lock:
                 self._running, self._kept = None, self._store.kept()
-            self._end(live, ending)
+            if isinstance(job, Reading):
+                assert isinstance(done, StatesRead), "a reading's"
+                job.tell(done)
+            else:
+                assert isinstance(done, Ending), "a request's"
+                self._end(job, done)
             if self._state is State.FAILED:
                 return
         self._store.drop_all()
@@ -268,8 +294,24 @@ class Engine:
         """Nothing can be served any more; whoever waits is told."""
         with self._lock:
             self._state, self._why = State.FAILED, why
-        for live in self._queue.close():
-            self._end(live, live.ending(Reason.FAILED, NotReady(f"The node has failed: {why}.")))
+        for job in self._queue.close():
+            self._turn_away(job, NotReady(f"The node has failed: {why}."))
+
+    def _read(self, reading: Reading, target: Target) -> StatesRead:
+        """States over a text from its first token; what was held of another sequence is dropped before and after."""
+        try:
+            read = reading.run(target, max(self._slice_rows, target.facts.slice_rows), self._alive)
+            target.reset()
+            return read
+        except Exception as error:
+            if isinstance(error, OutOfMemory):
+                with self._lock:
+                    self._out_of_memory += 1
+                self._store.drop_all(Why.MEMORY)
+            elif not isinstance(error, NodeError):
+                log.exception("the states of request %d failed", reading.id)
+            self._recover(target)
+            return StatesRead(error=error)
 
     def _serve(self, live: Live, target: Target, tokens: Tokens) -> Ending:
         live.began = time.monotonic()

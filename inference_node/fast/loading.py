@@ -126,6 +126,7 @@ def load_fast(
         stop_ids=tuple(sorted(stop_ids(files, config, tokenizer))),
         drafter=loaded.config.kind if loaded is not None else draft,
         rollback=rollback if shape.recurrent_layers else "none",
+        layers=config.num_hidden_layers,
         weight_bytes=made.bytes,
         slice_rows=CHUNK if where.type == "cpu" else SLICE,
     )

@@ -21,9 +21,10 @@ from inference_node.settings import Settings
 class Background:
     """An ASGI application under uvicorn, in a thread."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, port: int = 0) -> None:
         self._socket = socket.socket()
-        self._socket.bind(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
@@ -42,14 +43,14 @@ class Background:
 
 
 @contextmanager
-def served(settings: Settings) -> Iterator[tuple[str, Engine]]:
+def served(settings: Settings, *, states: bool = False) -> Iterator[tuple[str, Engine]]:
     """(address, engine) of a node with these settings, loaded."""
     engine = open_engine(settings)
     try:
         health = engine.wait_until_loaded()
         if health.state.value != "ready":
             raise NodeError(health.why)
-        background = Background(create_app(engine, app_options(settings)))
+        background = Background(create_app(engine, app_options(settings, states=states)))
         try:
             yield background.url, engine
         finally:

@@ -73,6 +73,39 @@ def load_module(
     return module, fill(module, tensors, config, dtype, device, files.name, told)
 
 
+ENDS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+
+
+def load_ends(files: ModelFiles, config: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """The causal model with its embedding, final norm and head alone; everything between stays empty.
+
+    Of a GGUF file all is read, because transformers reads no less.
+    """
+    from transformers import AutoModelForCausalLM
+
+    if files.gguf is not None:
+        module, _ = load_module(files, config, dtype, device)
+        module.model.layers = nn.ModuleList()  # type: ignore[union-attr, assignment]
+        return module
+    with torch.device("meta"):
+        module = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype)
+    module.model.layers = nn.ModuleList()
+    tensors = files.tensors()
+    shapes = tensors.shapes()
+    here = {_module_name(name): name for name in shapes}
+    tied = bool(getattr(config, "tie_word_embeddings", False))
+    wanted = {name: tuple(value.shape) for name, value in module.named_parameters(remove_duplicate=False)}
+    for name in ENDS[:2] if tied else ENDS:
+        if name not in here:
+            raise BadModel(files.name, f'tensor "{name}"', found="missing", expected=f"shape {list(wanted[name])}")
+        _check(files.name, here[name], shapes[here[name]], wanted[name])
+        _put(module, name, tensors.read(here[name]).to(device=device, dtype=dtype, copy=True))
+    if tied:
+        module.lm_head.weight = module.model.embed_tokens.weight
+    result: nn.Module = module.requires_grad_(False).eval()
+    return result
+
+
 def gguf_tensors(files: ModelFiles, config: Any, told: Told) -> Tensors:
     """Dequantised by transformers, under the usual names."""
     from transformers import AutoModelForCausalLM

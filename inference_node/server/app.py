@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from inference_node.engine.api import Node
-from inference_node.server import errors, pages, routes
+from inference_node.server import errors, pages, routes, states
 from inference_node.server.guard import Guard
 from inference_node.server.returning import Returning
 
@@ -24,6 +24,8 @@ class Options:
     patience_s: float = 10.0  # silence before a comment is sent to a waiting client
     send_timeout_s: float = 60.0
     returning_bytes: int = 64 << 20
+    states_model: str = ""  # fingerprint of the model whose states are served to a trainer; empty: they are not
+    states_at_once: int = 4  # answers with states that are computed or sent: each may be a hundred megabytes
 
 
 def create_app(node: Node, options: Options | None = None) -> FastAPI:
@@ -41,5 +43,8 @@ def create_app(node: Node, options: Options | None = None) -> FastAPI:
     errors.install(app)
     app.include_router(routes.router)
     app.include_router(pages.router)
+    if options.states_model:
+        app.state.places = states.Places(options.states_at_once)
+        app.include_router(states.router)
     app.add_middleware(Guard, keys=options.keys, hosts=options.hosts, max_body_bytes=options.max_body_bytes)
     return app

@@ -21,6 +21,7 @@ STATUSES = {
     400: "The request cannot be served as it is; the message says what to change",
     401: "The API key is missing or wrong",
     404: "This model is not served here",
+    409: "Another model is served than the trainer expects",
     413: "The request is too large",
     421: "The node does not answer to this host name",
     429: "The queue is full; Retry-After says when to come back",

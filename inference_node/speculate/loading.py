@@ -97,6 +97,7 @@ def load_reference(
         stop_ids=tuple(sorted(stop_ids(files, config, tokenizer))),
         drafter=drafts.name,
         rollback=rollback if text.deltas else "none",
+        layers=config.num_hidden_layers,
         weight_bytes=text.weight_bytes,
     )
     told("ready", 1.0)

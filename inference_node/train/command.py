@@ -71,6 +71,10 @@ def run(
     device: Device = "",
     weights: Weights = "bf16",
     mask_id: MaskId = None,
+    states: Annotated[str, typer.Option("--states", help="A node that serves states: `train states` there.")] = "",
+    key_file: Annotated[Path | None, typer.Option("--api-key-file", help="With that node's key.")] = None,
+    fp8: Annotated[bool, typer.Option("--fp8", help="Half the bytes of states, with a scale per row.")] = False,
+    memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.0, help="Of the trainer's device, at most.")] = 0.0,
 ) -> None:
     """Train a drafter. Stopped, it goes on where it was when it is called again."""
     from inference_node.train import arm as arms
@@ -78,13 +82,20 @@ def run(
     from inference_node.train.session import Session
 
     chosen = arms.read(arm, **({} if seed is None else {"seed": seed}))
-    session = Session.open(
-        chosen, samples.read(data), model, device=device, weights=weights, mask_id=mask_id, held_out=held_out
-    )
+    texts = samples.read(data)
+    if states:
+        key = key_file.read_text(encoding="utf-8").split()[0] if key_file else ""
+        session = Session.remote(
+            chosen, texts[held_out:], model, states, device=device, mask_id=mask_id, memory_gb=memory_gb,
+            kind="fp8" if fp8 else "bf16", key=key, told=typer.echo,
+        )  # fmt: skip
+    else:
+        session = Session.open(chosen, texts, model, device=device, weights=weights, mask_id=mask_id, held_out=held_out)
     typer.echo(session.told())
     last = session.train(out, look_every=look_every, told=lambda line: typer.echo(_line(line)))
     folder = session.export(out / "drafter", form, last)
     typer.echo(f"drafter: {folder}")
+    session.close()
 
 
 def _line(line: Line) -> str:

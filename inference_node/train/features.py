@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from inference_node.models.errors import NodeError
+from inference_node.train.batch import Batch
 from inference_node.train.sample import Sample
 
 FLAT = 1e-6
@@ -47,6 +48,10 @@ class Source(Protocol):
         """In the samples' order. Raises NodeError for states that cannot be right."""
         ...
 
+    def coming(self, work: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, in order; a source that is far away asks for their states before they are due."""
+        ...
+
 
 class LocalTarget:
     """The target in this process: its transformers module, run over samples side by side."""
@@ -66,6 +71,9 @@ class LocalTarget:
     def embedding(self) -> torch.Tensor:
         weight: torch.Tensor = self.body.embed_tokens.weight
         return weight
+
+    def coming(self, work: Iterator[Batch]) -> Iterator[Batch]:
+        return work
 
     @torch.no_grad()
     def states(self, samples: Sequence[Sample]) -> list[States]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def train(
     arm, device = learner.arm, learner.head.device
     optimizer = _optimizer(learner.module, arm)
     first = _resume(folder, learner, optimizer)
-    work = batches(samples, arm, first)
+    work = source.coming(islice(batches(samples, arm, first), arm.steps - first))
     tally, line = _Tally(arm), None
     kept = time.monotonic()
     for step in range(first, arm.steps):

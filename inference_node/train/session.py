@@ -6,16 +6,20 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from inference_node.models import states as states_form
 from inference_node.models.errors import NodeError
 from inference_node.train import evaluate, export
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
 from inference_node.train.features import LocalTarget, Source
+from inference_node.train.memory import Memory, predicted
 from inference_node.train.run import Line, Told
 from inference_node.train.sample import Sample
+from inference_node.train.states import RemoteTarget
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget, open_target, usual_device
 
@@ -46,13 +50,48 @@ class Session:
         return Session.over(target, arm, samples, held_out=held_out)
 
     @staticmethod
-    def over(target: OpenTarget, arm: Arm, samples: Sequence[Sample], *, held_out: int = 0) -> Session:
-        """With a target that is open."""
+    def remote(
+        arm: Arm,
+        samples: Sequence[Sample],
+        model: str,
+        url: str,
+        *,
+        device: str = "",
+        mask_id: int | None = None,
+        memory_gb: float = 0.0,
+        **options: Any,
+    ) -> Session:
+        """With states from the node at `url`; options are RemoteTarget's. tau cannot be looked at: the target is there.
+
+        memory_gb: refuse an arm that is predicted to need more. Raises NodeError.
+        """
+        target = open_target(model, device=usual_device(device), weights="bf16", mask_id=mask_id, ends_only=True)
+        needed = predicted(arm, target.shape, remote=True, flex=target.device.type == "cuda")
+        if memory_gb and needed.total > memory_gb * 1e9:
+            raise NodeError(f"{needed.told()} That is more than --memory-gb {memory_gb:g}. {needed.advice(arm)}")
+        if memory_gb and target.device.type == "cuda":  # what is predicted is also what may be taken
+            whole = torch.cuda.get_device_properties(target.device).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 1e9 / whole), target.device)
+        source = RemoteTarget(
+            url, target.module, arm.tapped(target.shape.layers), layers=target.shape.layers,
+            model=states_form.fingerprint(target.files), last=arm.loss != "data", device=target.device, **options,
+        )  # fmt: skip
+        try:
+            return Session.over(target, arm, samples, source=source)
+        except BaseException:
+            source.close()
+            raise
+
+    @staticmethod
+    def over(
+        target: OpenTarget, arm: Arm, samples: Sequence[Sample], *, held_out: int = 0, source: Source | None = None
+    ) -> Session:
+        """With a target that is open, and its states from here unless a source is given."""
         _check(samples, target, arm)
         if held_out >= len(samples):
             raise NodeError(f"--held-out {held_out} leaves nothing of {len(samples)} samples to train on.")
         held, rest = samples[:held_out], samples[held_out:]
-        source = LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
+        source = source or LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
         flex = target.device.type == "cuda"
         learner = running.new_learner(arm, target.shape, source, rest, target.device, flex=flex)
         return Session(target, source, learner, rest, held)
@@ -71,7 +110,15 @@ class Session:
             lines.append(
                 f"{len(chosen.ids)} of {chosen.size} ids, which {100 * chosen.coverage:.2f} % of the tokens have"
             )
+        lines.append(self.memory.told())
         return "\n".join(lines)
+
+    @property
+    def memory(self) -> Memory:
+        """What a step is predicted to need on the trainer's device."""
+        return predicted(
+            self.learner.arm, self.target.shape, remote=isinstance(self.source, RemoteTarget), flex=self.learner.flex
+        )
 
     def train(self, folder: Path, *, look_every: int = 0, told: Told = lambda line: None, log_every: int = 50) -> Line:
         look = self.look if self.held else None
@@ -79,6 +126,11 @@ class Session:
             self.learner, self.source, self.samples, folder,
             told=told, log_every=log_every, look_every=look_every, look=look,
         )  # fmt: skip
+
+    def close(self) -> None:
+        """End what fetches states."""
+        if isinstance(self.source, RemoteTarget):
+            self.source.close()
 
     def look(self, learner: Learner) -> float:
         """tau of the real loop over the prompts that were kept back, greedy."""

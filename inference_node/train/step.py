@@ -22,6 +22,11 @@ CHUNK = 2048
 backward pass, so that memory does not grow with blocks times vocabulary."""
 
 
+def blocks_at_once(ids: int, block: int) -> int:
+    """Blocks whose logits exist at a time."""
+    return max(1, int(CHUNK * min(1.0, 50_000 / ids)) // block)
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Of one batch, or of several added up. Counts are of slots and blocks that counted."""
@@ -95,7 +100,7 @@ class Learner:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Loss, CE and best row of every slot, [N, B] each, in chunks of blocks."""
         blocks, width = labels.shape
-        each = max(1, int(CHUNK * min(1.0, 50_000 / self.head.shape[0])) // width)
+        each = blocks_at_once(self.head.shape[0], width)
         previous = torch.cat([batch.labels[:, :1], batch.labels[:, :-1]], dim=1)
         parts = []
         for start in range(0, blocks, each):

@@ -36,10 +36,17 @@ class OpenTarget:
 
 
 def open_target(
-    model: str, *, device: str = "cpu", weights: str = "fp32", mask_id: int | None = None, told: Told = untold
+    model: str,
+    *,
+    device: str = "cpu",
+    weights: str = "fp32",
+    mask_id: int | None = None,
+    told: Told = untold,
+    ends_only: bool = False,
 ) -> OpenTarget:
     """Load a target by name. mask_id: the id that stands for a token to be drafted; by default one that no text uses.
 
+    ends_only: embedding, final norm and head, in host memory: what a trainer needs whose states come from a node.
     Raises NodeError.
     """
     dtype = loading.DTYPES.get(loading.SHORT.get(weights, weights))
@@ -51,6 +58,10 @@ def open_target(
     tokenizer = files.tokenizer
     ids = loading.target_ids(files, config, tokenizer)
     shape = TargetShape.of(config, unused_id(ids, files.name) if mask_id is None else mask_id)
+    if ends_only:
+        module = model_weights.load_ends(files, config, dtype, torch.device("cpu"))
+        stops = tuple(sorted(loading.stop_ids(files, config, tokenizer)))
+        return OpenTarget(files, config, module, ids, shape, where, stops)
     module, _ = model_weights.load_module(files, config, dtype, where, told)
     body: Any = module.model
     body.rotary_emb = type(body.rotary_emb)(config=config).to(where)  # its frequencies are in no file
