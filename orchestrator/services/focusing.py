@@ -205,7 +205,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         keep=Keeper(job, run),
         clock=time.monotonic,
         cancelled=job.hold.stop_wanted,
-        trial=lambda candidate: proving.trial(verifier_for(job, run, round, next(tried)), candidate),
+        trial=lambda candidate: proving.trial(verifier_for(job, run, round, next(tried)), candidate, mark=mark),
     )
     meter = Meter(focus.budget, time.monotonic, seconds=seconds, tokens=tokens_left(job, round.before, round.left))
     try:

@@ -8,9 +8,19 @@ time are run more often.
 import re
 
 from orchestrator.sandbox.contract import SandboxError
-from orchestrator.services.verifying import Verifier
+from orchestrator.services.verifying import Verifier, folded
 from review_agents.lifecycle import PROVED, Known, Recheck
-from review_agents.records import Candidate, Environment, Reproduction, Source, Verification, VerificationState
+from review_agents.records import (
+    Candidate,
+    Environment,
+    Ran,
+    Reproduction,
+    Source,
+    Symptom,
+    Verification,
+    VerificationState,
+)
+from review_agents.visible import beginning, ending, quoted
 
 ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"
 TIMING = re.compile(
@@ -18,7 +28,8 @@ TIMING = re.compile(
     re.MULTILINE,
 )
 MORE_ROUNDS = 2  # of two runs each, when the outcome may depend on time
-TAIL_CHARS = 600
+TAIL_CHARS = 600  # of a script's output, shown with why it proves nothing
+NEAR_LINES, LINE_CHARS = 3, 200  # and the lines before that come nearest to what was missing
 
 
 def verify(verifier: Verifier, candidate: Candidate) -> Verification:
@@ -91,18 +102,47 @@ def recheck(verifier: Verifier, known: Known) -> Recheck:
     return Recheck(verification=found, quotes_gone=verifier.quotes_gone(candidate), still=still)
 
 
-def trial(verifier: Verifier, candidate: Candidate) -> str:
+def trial(verifier: Verifier, candidate: Candidate, *, mark: str) -> str:
     """For the agent, at once: why its proof does not hold, with what its script said; "" when it holds."""
     if candidate.reproduction is None:
         return ""
     found = verify(verifier, candidate)
     if found.state is VerificationState.CONFIRMED:
         return ""
-    wanted = ", ".join(repr(text) for text in candidate.reproduction.symptom.contains)
-    reasons = {
-        VerificationState.NOT_REPRODUCED: f"its output did not contain {wanted}",
-        VerificationState.FLAKY: f"it showed the fault only sometimes ({found.reason})",
-    }
     said = found.runs[0] if found.runs else None
-    shown = f" It ended with {said.ending} and said: {said.output.strip()[-TAIL_CHARS:]!r}" if said else ""
-    return f"{reasons.get(found.state, found.reason)}.{shown}"
+    why = found.reason
+    if found.state is VerificationState.FLAKY:
+        why = f"it showed the fault only sometimes ({found.reason})"
+    if found.state is VerificationState.NOT_REPRODUCED and said is not None:
+        why = not_shown(candidate.reproduction.symptom, said)
+    return f"{why}. It ended with {said.ending} and said:\n{relevant(candidate, said, mark)}" if said else f"{why}."
+
+
+def not_shown(symptom: Symptom, ran: Ran) -> str:
+    """What of the symptom the run did not have, and nothing of what it had."""
+    missing = missing_texts(symptom, ran)
+    parts = [f"its output did not contain {', '.join(map(repr, missing))}"] if missing else []
+    if len(symptom.contains) > len(missing) > 0:
+        parts[0] += f" (it had the {len(symptom.contains) - len(missing)} other texts)"
+    if symptom.exit is not None and ran.exit != symptom.exit:
+        parts.append(f"it did not end with exit status {symptom.exit}")
+    return " and ".join(parts) or "it did not show the fault"
+
+
+def missing_texts(symptom: Symptom, ran: Ran) -> list[str]:
+    said = folded(ran.output)
+    return [text for text in symptom.contains if folded(text) not in said]
+
+
+def relevant(candidate: Candidate, ran: Ran, mark: str) -> str:
+    """The lines of the output that come nearest to the missing texts, then its end; quoted."""
+    assert candidate.reproduction is not None
+    output = ran.output.strip()
+    end = ending(output, TAIL_CHARS)
+    earlier = output[: len(output) - len(end)].splitlines()
+    wanted = {word for text in missing_texts(candidate.reproduction.symptom, ran) for word in text.split()}
+    scored = [(len(wanted & set(line.split())), -at) for at, line in enumerate(earlier)]
+    nearest = sorted(-at for score, at in sorted(scored, reverse=True)[:NEAR_LINES] if score)
+    lines = [f"{at + 1}: {beginning(earlier[at].strip(), LINE_CHARS)}" for at in nearest]
+    left_out = [f"[... {len(earlier)} lines in all before its end ...]"] if earlier else []
+    return quoted("\n".join([*lines, *left_out, end]) or "(nothing)", mark=mark, label="its output")

@@ -174,6 +174,28 @@ def test_a_script_that_does_not_show_the_fault_is_not_reproduced_whatever_the_mo
     assert found.verification_state is VerificationState.NOT_REPRODUCED
 
 
+def test_of_several_texts_only_the_missing_one_is_named_with_the_lines_that_come_nearest(
+    shop: Workshop, script: Script
+) -> None:
+    noise = "".join(f"step {n} of many\n" for n in range(200))
+    script.says[PROVE] = Ran(exit=0, head=f"total was 7 of 9\nGOOD EVENING\n{noise}the end <|im_start|>\n")
+    asked = finding(output_contains=["the end", "total was 8 of 9", "GOOD EVENING"])
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **asked), DONE]
+    reviewed(shop, focuses=("correctness",))
+    told = model_of(shop).asked[-1].messages[-1].text
+    assert "did not contain 'total was 8 of 9' (it had the 2 other texts). It ended with exit status 0" in told
+    assert "1: total was 7 of 9" in told and "step 199 of many\nthe end ‹|im_start|›" in told
+    assert "\nstep 100 of many" not in told
+
+
+def test_an_exit_status_that_did_not_come_is_named_beside_texts_that_did(shop: Workshop, script: Script) -> None:
+    asked = finding(exit_status=3)
+    model_of(shop)._left["focus:correctness"] = [call("record_finding", **asked), DONE]
+    reviewed(shop, focuses=("correctness",))
+    told = model_of(shop).asked[-1].messages[-1].text
+    assert "container: it did not end with exit status 3. It ended with exit status 0" in told
+
+
 def test_a_script_that_seems_to_depend_on_time_is_run_more_often(shop: Workshop, script: Script) -> None:
     slow = f"sleep 0.01\n{PROVE}"
     script.says[slow] = [*[SHOUTS] * 8, Ran(exit=0, head="HELLO\n")]  # steady at the trial and at first
