@@ -137,7 +137,7 @@ def outcome_of(one: Stage, case: Case) -> Result:
         FAULTS[case.fault](act)
         one.release()
         wait_for(act.ended, PATIENCE_S, "a review did not end")
-    except (AssertionError, httpx.HTTPError, SQLAlchemyError) as error:
+    except (AssertionError, httpx.HTTPError, SQLAlchemyError, OSError) as error:
         result.wrong_end.append(str(error)[:300] or type(error).__name__)
     result.seconds = time.monotonic() - started
     if result.seconds > MOST_S:

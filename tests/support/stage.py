@@ -238,12 +238,11 @@ class Stage:
 
     def fill_disk(self) -> None:
         """To the last byte."""
-        with (self.settings.data / "filler").open("wb") as file, suppress(OSError):
-            while True:
-                file.write(b"\0" * (1 << 20))
-        with (self.settings.data / "filler").open("ab") as file, suppress(OSError):
-            while True:
-                file.write(b"\0" * 4096)
+        with (self.settings.data / "filler").open("wb", buffering=0) as file:
+            for size in (1 << 20, 4096, 1):
+                with suppress(OSError):
+                    while file.write(b"\0" * size) == size:
+                        pass
 
 
 # What it stands on -------------------------------------------------------------------------
@@ -440,7 +439,7 @@ def stage(folder: Path, *, sandbox: str) -> Iterator[Stage]:
             measure_patience_s=0.0,
             model_url=f"http://{NODE}:{node_port}/v1",
             model_name="scripted",
-            max_attempts=4,
+            max_attempts=3,
             **image,
         )
         if engine is None:

@@ -201,3 +201,13 @@ def test_the_folder_of_a_sqlite_file_is_made(tmp_path: Path) -> None:
     with opened.reading() as db:
         assert db.scalar(text("SELECT 1")) == 1
     opened.close()
+
+
+@pytest.mark.postgres
+def test_a_server_that_fell_silent_is_noticed_soon_unless_the_address_says_otherwise(postgres_url: str) -> None:
+    for address, expected in ((postgres_url, "10000"), (f"{postgres_url}&tcp_user_timeout=90000", "90000")):
+        engine = make_engine(address)
+        with engine.connect() as connection:
+            known = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+        engine.dispose()
+        assert known["tcp_user_timeout"] == expected and known["keepalives_idle"] == "10"
