@@ -87,6 +87,25 @@ class Watched:
         return answer
 
 
+class Counted(HttpChatModel):
+    """The real client; `broken` counts answers that were begun and came to no end, which it asks for once more."""
+
+    wire: CountedTransport
+    broken: int
+
+    def __init__(self, url: str, model: str, *, tools: str, temperature: float | None = None):
+        self.wire, self.broken = CountedTransport(), 0
+        super().__init__(url, model, tools=tools, temperature=temperature, repeats=repeats_itself, transport=self.wire)
+
+    async def _asked(self, question: Question) -> Answer:
+        before = self.wire.chats["200"]
+        try:
+            return await super()._asked(question)
+        except Exception:
+            self.broken += self.wire.chats["200"] - before
+            raise
+
+
 class Record:
     """What has been done, one line a conversation, in a file that survives an interruption."""
 
@@ -192,28 +211,24 @@ def talk(
     most: int = 1_000_000,
 ) -> int:
     """Conversations one after another. Returns how many questions the probe of the model's ability took."""
-    wire = CountedTransport()
-    probe = HttpChatModel(url, model, tools=tools, repeats=repeats_itself, transport=wire)
+    probe = Counted(url, model, tools=tools)
     known = probe.ability(cancelled=lambda: False)
     while most and not enough():
         record.add(conversation(url, known, server, number()))
         most -= 1
-    return wire.chats["200"]
+    return probe.wire.chats["200"]
 
 
 def conversation(url: str, known: Ability, server: str, number: int) -> dict[str, Any]:
     focuses = list(builtin().values())
     focus = focuses[number % len(focuses)]
-    wire = CountedTransport()
-    temperature = TEMPERATURES[number % len(TEMPERATURES)]
-    client = HttpChatModel(
+    client = Counted(
         url,
         known.model,
         tools="native" if known.native_tools else "text",
-        temperature=temperature,
-        repeats=repeats_itself,
-        transport=wire,
+        temperature=TEMPERATURES[number % len(TEMPERATURES)],
     )
+    wire = client.wire
     watched = Watched(client, known, 1000 * number, ANSWER_TOKENS[number // 3 % len(ANSWER_TOKENS)])
     commands = count(number)
 
@@ -253,6 +268,7 @@ def conversation(url: str, known: Ability, server: str, number: int) -> dict[str
         "cuts": sum(entry.kind is EntryKind.CUT for entry in entries),
         "findings": len(result.candidates),
         "failed": watched.failed,
+        "broken": client.broken,
         "answered": wire.chats["200"],
         "refused": wire.chats["sent"] - wire.chats["200"],
         "prompt": result.usage.prompt,
@@ -263,7 +279,7 @@ def conversation(url: str, known: Ability, server: str, number: int) -> dict[str
         "unaccounted": int(
             kept != watched.answers
             or not len(kept) <= result.turns <= len(kept) + watched.failed
-            or wire.chats["200"] != len(kept)
+            or wire.chats["200"] != len(kept) + client.broken
             or result.usage.completion != spent
             or spent == 0
         ),
@@ -292,7 +308,10 @@ def totals(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
         "unaccounted_by_servers": sum(abs(one["requests"] - one["on_the_wire"]) for one in servers),
         **{f"turns, {name}": sum(one["turns"] for one in talks if one["server"] == name) for name in names},
         **{f"ended {state.replace('_', ' ')}": sum(one["state"] == state for one in talks) for state in states},
-        **{what: total(what) for what in ("calls", "commands", "malformed", "truncated", "looped", "refused", "cuts")},
+        **{
+            what: total(what)
+            for what in ("calls", "commands", "malformed", "truncated", "looped", "broken", "refused", "cuts")
+        },
         "findings": total("findings"),
         "prompt_known_share": round(total("cached") / max(1, total("prompt")), 3),
         "seconds": total("seconds"),
