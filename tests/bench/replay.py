@@ -10,8 +10,8 @@ For each repo with a recording (NAME.json), five reviews by the real command (te
     mended   the repaired tree as the next commit, and a mind that still says the same: what was mended is `fixed`
              because its proof ran and showed nothing, all else stays, and nothing is new
 
-More recordings of a repo (NAME-WORD.json), by other players, are played between `other` and `dying`, each a night of its
-own. Which finding stands for which planted fault is told by review-bench's score.py, which alone sees the truth files.
+More recordings of a repo (NAME-WORD.json), by other players, are nights of their own between `other` and `dying`. Which
+finding stands for which planted fault is told by review-bench's score.py, which alone sees the truth files.
 """
 
 import json

@@ -7,7 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from orchestrator.services.views import ReviewState
+from orchestrator.services.views import ReviewState, StepState
+from orchestrator.store.reviews import Review
 from orchestrator.store.session import open_sessions
 from review_agents.records import Lifecycle
 from tests.factories import NOON, make_finding, make_measured, make_repo, make_review, make_sighting, make_step
@@ -87,6 +88,22 @@ def test_a_review_is_exported_to_stdout_or_a_file(
     assert lamplighter("reviews", "export", str(filled["second"]), "--format", format, "--out", str(out)).out == ""
     assert out.read_text().strip() == said.out.strip()
     assert lamplighter("reviews", "export", str(filled["second"]), "--out", "/no/such/folder/x").status == 3
+
+
+def test_a_review_that_waits_for_its_node_says_so(
+    lamplighter: Command, filled: dict[str, UUID], tmp_path: Path
+) -> None:
+    sessions = open_sessions(f"sqlite:///{tmp_path / 'data' / 'lamplighter.sqlite3'}")
+    with sessions.begin() as db:
+        review = db.get_one(Review, filled["waiting"])
+        review.state, review.outcome_note = ReviewState.WAITING_FOR_NODE, "waits for the node: no route"
+        make_step(db, review, "focus:taste", state=StepState.WAITING_FOR_NODE, reason="no route", summary="")
+    sessions.close()
+    assert "waiting for node" in lamplighter("reviews", "list").out
+    assert "waiting for node" in lamplighter("schedules", "tonight").out
+    said = lamplighter("reviews", "show", str(filled["waiting"])).out
+    assert said.startswith("waiting for node waits for the node: no route")
+    assert "~ focus:taste" in said and "waiting for node: no route" in said
 
 
 def test_a_waiting_review_is_cancelled_once(lamplighter: Command, filled: dict[str, UUID]) -> None:

@@ -13,6 +13,7 @@ from orchestrator.services.workshop import Workshop
 from orchestrator.store.session import Sessions
 from orchestrator.web.app import make_app
 from review_agents.focus import builtin
+from review_agents.ports import NodeAway
 from review_agents.records import Usage
 from review_agents.scripted import call, calls, recorded, said
 from tests.orchestrator.web.html import read
@@ -112,6 +113,22 @@ def test_who_judges_and_as_what_is_on_the_pages_of_the_review(client: TestClient
     assert "judged for general, as production" in client.get(f"/reviews/{review_id}/memo").text
     found = client.get(f"/api/reviews/{review_id}").json()
     assert (found["profile"], found["flavour"]) == ("general", "production")
+
+
+def test_a_review_that_waits_for_its_node_says_so_wherever_it_is_shown(sessions: Sessions, tmp_path: Path) -> None:
+    shop = thinking(sessions, tmp_path, Script(), newcomer=[NodeAway("it loads its model")], correctness=[DONE])
+    made = submitting.submit(shop, Submission("https://git.example/team/tiny"))
+    working.do_one(shop, made)
+    client = TestClient(make_app(shop, shop.settings), base_url="http://127.0.0.1")
+    live = client.get(f"/reviews/{made}").text
+    assert '<li class="waiting_for_node">' in live and "waiting for node: it loads its model" in live
+    assert '<li class="running">' not in live
+    for address in ("/", "/now", "/reviews", "/schedules"):
+        assert '<span class="mark waiting_for_node">waiting for node</span>' in client.get(address).text, address
+    states = {one["name"]: one["state"] for one in client.get(f"/api/reviews/{made}").json()["steps"]}
+    assert states["focus:newcomer"] == "waiting_for_node" and "running" not in states.values()
+    assert client.get(f"/api/reviews/{made}/progress").json()["state"] == "waiting_for_node"
+    assert client.get(f"/steps/{step_id(shop, made, 'focus:newcomer')}/transcript").status_code == 200
 
 
 def test_a_step_that_is_no_focus_has_no_conversation(shop: Workshop, client: TestClient, review_id: UUID) -> None:
