@@ -8,6 +8,7 @@ import typer
 
 from tests.bench import (
     attacks,
+    endurance,
     faults,
     field,
     injection,
@@ -16,8 +17,10 @@ from tests.bench import (
     prefix,
     replay,
     reviewing,
+    scale,
     thinking,
     weak_models,
+    web_attacks,
 )
 from tests.bench.figures import ROOT
 
@@ -143,6 +146,29 @@ def fault_matrix(
 def attack_sandboxes() -> None:
     """Attacks on both sandboxes, and how many got anywhere."""
     show("attacks", attacks.run())
+
+
+@app.command("web-attacks")
+def attack_web(every: Annotated[int, typer.Option(help="One text in so many; then nothing is recorded.")] = 1) -> None:
+    """Texts that would be markup, targets that lead inside, foreign forms, paths, logins, bodies: what gets through."""
+    show("web-attacks", web_attacks.run(every=every))
+
+
+@app.command("endurance")
+def many_reviews(
+    number: Annotated[int, typer.Option(help="Reviews in all.")] = endurance.REVIEWS,
+    keep: Annotated[Path, typer.Option(help="Keep results here, and go on from what is there.")] = endurance.KEPT,
+) -> None:
+    """One review after another in real sandboxes: memory and descriptors stay flat, nothing is left over."""
+    show("endurance", endurance.run(number, kept=keep))
+
+
+@app.command("scale")
+def measure_scale(
+    part: Annotated[float, typer.Option(help="Of the full size; below 1 nothing is recorded.")] = 1.0,
+) -> None:
+    """Pages and searches over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL."""
+    show("scale", scale.run(part))
 
 
 def checked(bench: Path) -> Path:

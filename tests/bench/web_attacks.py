@@ -143,7 +143,7 @@ Skeleton = Counter[tuple[str, tuple[str, ...]]]
 
 
 def skeleton(page: Page) -> Skeleton:
-    """Elements that do not come of a text, with the names of their attributes. Rows may be sorted by text: unordered."""
+    """Elements that do not come of a text, with their attributes' names. Unordered: rows may be sorted by text."""
     return Counter((one.tag, tuple(sorted(one.attributes))) for one in page.elements if one.tag not in OF_THE_TEXT)
 
 

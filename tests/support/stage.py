@@ -51,8 +51,9 @@ ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0  # so that twenty seconds are five leases: as minutes are at the usual lease of one
 DISK_BYTES = 420 << 20
 FLOOR_BYTES = 32 << 20
-HOST, WORKER = "10.215.0.1", "10.215.0.2"  # the cable between this machine and the worker
-WORKER_TO_NODE, NODE = "10.215.1.1", "10.215.1.2"  # the cable between the worker and the node
+NET = os.getpid() % 250  # so that two of these do not meet
+HOST, WORKER = f"10.215.{NET}.1", f"10.215.{NET}.2"  # the cable between this machine and the worker
+WORKER_TO_NODE, NODE = f"10.216.{NET}.1", f"10.216.{NET}.2"  # the cable between the worker and the node
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 NAMES = ("worker", "beat", "web", "node")
 
