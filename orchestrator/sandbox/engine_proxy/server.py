@@ -40,7 +40,8 @@ class Proxy:
         """`engine` is the path of the engine's socket."""
         self.policy = policy
         self.engine = engine
-        self.connections = 0
+        # The loop itself holds tasks weakly, so one that waits could be collected with its connection open.
+        self.answering: set[asyncio.Task[None] | None] = set()
 
     async def serve(self, socket: Path, ready: Callable[[], None] = lambda: None) -> None:
         """Listen until cancelled. Whoever reaches the socket's folder may connect."""
@@ -52,7 +53,8 @@ class Proxy:
             await server.serve_forever()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
+        task = asyncio.current_task()
+        self.answering.add(task)
         try:
             await self.answer(reader, writer)
         except Refused as refused:
@@ -63,13 +65,13 @@ class Proxy:
         except (ConnectionError, TimeoutError) as error:
             log.info("a connection ended early", error=str(error))
         finally:
-            self.connections -= 1
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await asyncio.wait_for(writer.drain(), HEAD_PATIENCE_S)
             writer.close()
+            self.answering.discard(task)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.connections > MOST_CONNECTIONS:
+        if len(self.answering) > MOST_CONNECTIONS:
             raise Refused(f"more than {MOST_CONNECTIONS} connections", 503)
         head = await asyncio.wait_for(wire.read_head(reader), HEAD_PATIENCE_S)
         if head is None:
