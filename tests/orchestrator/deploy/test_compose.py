@@ -6,6 +6,7 @@ On an engine of its own with a network of its own; public images are stand-ins (
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from inference_node.settings import Settings as NodeSettings
 from orchestrator.settings import PREFIX, Settings
 from tests.support.boxes import git, own_settings
 from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engine
@@ -27,7 +29,8 @@ from tests.support.standin_images import ensure, ensure_for_building
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "compose.yaml"
 PROJECT = "lamplighter-test"
-SERVICES = {"postgres", "redis", "web", "beat", "worker"}
+SERVICES = {"postgres", "redis", "web", "beat", "engine-proxy", "worker"}
+NODES = {"node-cpu", "node-cuda", "node-rocm", "llama-server", "llama-swap"}
 # Set by compose.yaml itself, of no use in a container, or not a setting of a running service.
 NOT_HANDED_ON = {
     "data", "config", "host", "host_lock", "docker_url", "sandbox",
@@ -42,6 +45,59 @@ def test_every_setting_that_makes_sense_in_a_container_is_handed_on_from_env() -
         assert set(Settings.model_fields) - given <= NOT_HANDED_ON, name
 
 
+def test_only_the_proxy_holds_the_engines_socket_and_only_the_web_port_is_published() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    holders = {name for name, one in services.items() if "docker.sock" in str(one.get("volumes"))}
+    assert holders == {"engine-proxy"}
+    assert services["engine-proxy"]["network_mode"] == "none"
+    assert {name for name, one in services.items() if one.get("ports")} == {"web"}
+    assert services["web"]["ports"] == ["${LAMPLIGHTER_PUBLISH:-127.0.0.1}:${LAMPLIGHTER_PORT:-8750}:8750"]
+    for name in ("postgres", "redis", "beat", "migrate"):
+        assert services[name]["networks"] == ["inside"], name
+    for name in ("web", "beat", "worker", "migrate", "engine-proxy"):
+        one = services[name]
+        assert (one["read_only"], one["cap_drop"]) == (True, ["ALL"]), name
+        assert one.get("user") == ("0" if name == "engine-proxy" else None)
+        assert one["mem_limit"] and one["logging"]["options"]["max-size"]
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "inference_node/compose.yaml"])
+def test_each_way_to_run_a_node_is_a_profile_that_compose_can_read(file: str) -> None:
+    if subprocess.run(["sh", "-c", "command -v docker-compose"], capture_output=True).returncode:
+        pytest.skip("compose needs docker-compose (apt-get install docker-compose)")
+    profiles = [word for node in sorted(NODES) for word in ("--profile", node)]
+    said = subprocess.run(
+        ["docker-compose", "-f", str(ROOT / file), *profiles, "config"], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+    services = yaml.safe_load(said.stdout)["services"]
+    assert services.keys() >= NODES
+    for name in NODES:
+        one = services[name]
+        assert one["networks"]["outside"]["aliases"] == ["node"] and one["healthcheck"]["test"]
+        assert ("ports" in one) is (file != "compose.yaml")
+        assert all(
+            port["published"] if isinstance(port, dict) else port.startswith("127.0.0.1:")
+            for port in one.get("ports", ())
+        )
+    rocm = services["node-rocm"]
+    assert sorted(rocm["devices"]) == ["/dev/dri", "/dev/kfd"] and len(rocm["group_add"]) == 2
+    assert services["node-cuda"]["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    known = {f"LAMPNODE_{name.upper()}" for name in NodeSettings.model_fields}
+    for name in ("node-cpu", "node-cuda", "node-rocm"):
+        assert {key for key in services[name]["environment"] if key.startswith("LAMPNODE_")} <= known
+
+
+def test_the_template_of_settings_changes_nothing_until_a_line_is_uncommented() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    assert all(not line or line.startswith("#") for line in lines)
+    offered = {line[1:].partition("=")[0] for line in lines if "=" in line and line.startswith("#") and line[1] != " "}
+    composed = COMPOSE.read_text() + (ROOT / "inference_node/services.yaml").read_text()
+    composed += (ROOT / "inference_node/compose.yaml").read_text()
+    unused = {name for name in offered if name not in composed and name != "COMPOSE_PROFILES"}
+    assert not unused, "compose does not use these"
+
+
 @dataclass
 class Stack:
     engine: Engine
@@ -54,8 +110,9 @@ class Stack:
         return f"http://127.0.0.1:{self.port}"
 
     def compose(self, *arguments: str, check: bool = True) -> str:
-        files = ["-f", str(COMPOSE), "-f", str(self.folder / "override.yaml")]
-        command = ["docker-compose", "-p", PROJECT, "--project-directory", str(ROOT), *files, *arguments]
+        tree = self.folder / "tree"
+        files = ["-f", str(tree / "compose.yaml"), "-f", str(self.folder / "override.yaml")]
+        command = ["docker-compose", "-p", PROJECT, "--project-directory", str(tree), *files, *arguments]
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "DOCKER", "COMPOSE"))},
             "DOCKER_HOST": self.engine.url,
@@ -92,6 +149,11 @@ class Stack:
         said = self.engine.command("inspect", *names, check=False) if names else "[]"
         return list(json.loads(said or "[]"))
 
+    def container(self, service: str) -> str:
+        labels = ("project=" + PROJECT, "service=" + service)
+        filters = [word for label in labels for word in ("--filter", f"label=com.docker.compose.{label}")]
+        return self.engine.command("ps", "-q", *filters).strip()
+
     def look_at_boxes(self) -> None:
         self.boxes |= {one["Name"]: one for one in self.inspected("label=lamplighter.review")}
 
@@ -107,6 +169,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         pytest.skip("compose needs docker-compose (apt-get install docker-compose)")
     folder = tmp_path_factory.mktemp("compose")
     make_repo(folder / "repos" / "tiny")
+    copy_tree(folder / "tree")
     (folder / "override.yaml").write_text(override(folder))
     with (
         bridge_to_the_world("lamptests0", "10.213.0.1/24") as bridge,
@@ -127,7 +190,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.mark.docker
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)  # about 4 minutes on a quiet machine, most of it building
 def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: Stack) -> None:
     stack.compose("up", "-d")
     wait_for(lambda: all_well(stack), 120, stack.health)
@@ -150,6 +213,7 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
         assert {mount["Type"] for mount in box["Mounts"]} <= {"volume", "tmpfs"}, box["Mounts"]
     assert not stack.inspected("label=lamplighter.review")  # the review's boxes are gone
 
+    look_at_walls(stack)
     stack.compose("restart")
     wait_for(lambda: all_well(stack), 120, stack.health)
     again = stack.get(path)
@@ -162,14 +226,41 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
         assert "lamplighter" not in listed, listed
 
 
+CREATE = """
+import docker
+engine = docker.DockerClient(base_url="unix:///run/engine/engine.sock")
+try:
+    engine.containers.create("lamplighter-sandbox:latest", privileged=True, name="lamplighter.x", volumes=["/:/host"])
+except docker.errors.APIError as error:
+    print(error.explanation)
+"""
+
+
+def look_at_walls(stack: Stack) -> None:
+    """What a worker that was taken over would find: no socket but the proxy's, and no root on either side of it."""
+    worker, web = (stack.container(name) for name in ("worker", "web"))
+    assert "engine-proxy: " in stack.engine.command("exec", worker, "python", "-c", CREATE)
+    assert stack.engine.command("exec", worker, "id", "-u").strip() == "10001"
+    assert "ok   worker" in stack.engine.command(
+        "exec", worker, "lamplighter", "doctor", "--only", "engine,broker,alive"
+    )
+    for one, place in (
+        (worker, "/var/run/docker.sock"),
+        (web, "/var/run/docker.sock"),
+        (web, "/run/engine/engine.sock"),
+    ):
+        assert stack.engine.command("exec", one, "sh", "-c", f"test -e {place} || echo none").strip() == "none"
+    containers = stack.inspected(f"label=com.docker.compose.project={PROJECT}")
+    bindings = [ports for one in containers for ports in (one["HostConfig"]["PortBindings"] or {}).values()]
+    assert bindings == [[{"HostIp": "127.0.0.1", "HostPort": str(stack.port)}]]
+
+
 def all_well(stack: Stack) -> bool:
     state = stack.health()
     assert state.get("migrate", "exited") in ("exited", "running", "created"), state
-    return (
-        set(state) >= SERVICES
-        and all(state[name] in ("healthy", "running") for name in SERVICES)
-        and (state["web"] == state["postgres"] == state["redis"] == "healthy")
-    )
+    assert "unhealthy" not in state.values(), state
+    at_once = SERVICES - {"beat", "worker"}  # these two are looked at each minute
+    return set(state) >= SERVICES and all(state[name] == "healthy" for name in at_once)
 
 
 def ended(stack: Stack, path: str) -> bool:
@@ -180,11 +271,21 @@ def ended(stack: Stack, path: str) -> bool:
 def override(folder: Path) -> str:
     """What this machine adds: repos to review, its CA file, and a host lock that no other test waits for."""
     (folder / "lock").mkdir()
+    (folder / "lock").chmod(0o1777)
     repos = f"{folder / 'repos'}:/repos:ro"
     worker = [repos, f"{folder / 'lock'}:/run/lock"]
     if authority := own_settings().get("sandbox_ca_file"):
         worker.append(f"{authority}:/run/ca.pem:ro")
     return json.dumps({"services": {"web": {"volumes": [repos]}, "worker": {"volumes": worker}}})
+
+
+def copy_tree(target: Path) -> None:
+    """What images are built from, as it is now: each service's build must see the same files."""
+    target.mkdir()
+    for name in ("orchestrator", "review_agents", "inference_node", "migrations"):
+        shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("compose.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
+        shutil.copy2(ROOT / name, target / name)
 
 
 def make_repo(folder: Path) -> None:
