@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     budget_minutes: int = 60
     command_timeout_s: float = Field(900.0, gt=0)  # whatever a check would allow a command
     measure_patience_s: float = Field(60.0, ge=0)  # of a review, for timings that others disturbed
+    compare_with: Literal["previous", "parent", "tag", "none"] = "previous"  # the base that numbers are held against
+    compare_minutes: float = Field(5.0, ge=0)  # of a review, for all of it: building the base, sessions, profiles
+    bisect_minutes: float = Field(15.0, ge=0)  # of a review, for naming the commit of a confirmed slowdown
     lease_s: float = 60.0
     max_attempts: int = 3
     free_disk_bytes: int = 2 << 30  # no review starts below this

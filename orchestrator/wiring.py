@@ -17,11 +17,14 @@ from orchestrator.clients.git import Git
 from orchestrator.clients.git_target import GitRules
 from orchestrator.clients.inference import HttpChatModel
 from orchestrator.clients.node import HttpNode
+from orchestrator.measure.records import Surroundings
+from orchestrator.sandbox import host
 from orchestrator.sandbox.contract import Box, BoxOrder, Description, Limits, Patience, Sandbox
-from orchestrator.sandbox.limits import configured
+from orchestrator.sandbox.limits import configured, for_measuring
 from orchestrator.sandbox.select import choose
+from orchestrator.sandbox.stopwatch import STRICT, Stopwatch
 from orchestrator.sandbox.workspace import BoxWorkspace
-from orchestrator.services.workshop import Workshop, never
+from orchestrator.services.workshop import Measuring, Workshop, never
 from orchestrator.settings import Settings, SettingsError
 from orchestrator.store.session import open_sessions
 from review_agents.focus import Focus, FocusError, collected
@@ -34,6 +37,7 @@ QUEUE = "reviews"
 WAKE_EXPIRES_S = 600  # a worker that was busy longer has looked at the table since
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 NODE_NOTE = "node on this machine"
+BESIDE_IN_COMPOSE = "node"  # the name that compose.yaml gives to a node in one of its profiles
 RECORDING = "recording:"  # instead of an endpoint's address
 
 
@@ -92,10 +96,36 @@ def with_sandbox(shop: Workshop, sandbox: Sandbox, *, stopping: Callable[[], boo
         limits=limits,
         workspace=workspace,
         prepare=prepare,
+        measuring=measuring(settings, shop.machine),
         probes=ALL,
         stopping=stopping,
         chat=chat_of(settings),
     )
+
+
+def measuring(settings: Settings, machine: str) -> Measuring:
+    """How this machine measures where verdicts are at stake."""
+
+    def cpus() -> tuple[int, ...]:
+        return for_measuring(settings)
+
+    def stopwatch(box: Box, patience: Patience) -> Stopwatch:
+        return Stopwatch(box, cpus=cpus(), patience=patience, tolerance=STRICT)
+
+    def surroundings(sandbox: Description) -> Surroundings:
+        return Surroundings(
+            machine=machine,
+            cpu=host.cpu_model(),
+            kernel=host.kernel(),
+            microcode=host.microcode(),
+            sandbox=sandbox.name,
+            image=sandbox.image,
+            python=sandbox.python,
+            runtime=settings.sandbox_runtime,
+            pinned=",".join(map(str, cpus())),
+        )
+
+    return Measuring(stopwatch, cpus, surroundings, no_verdicts=note_of(settings))
 
 
 class WhenAsked:
@@ -247,7 +277,7 @@ def focuses(settings: Settings) -> dict[str, Focus]:
 def note_of(settings: Settings) -> str:
     """What must stand on every measurement: with a node on the same machine there are no verdicts."""
     host = urlsplit(settings.model_url).hostname if settings.model_url else None
-    return NODE_NOTE if host in ("127.0.0.1", "localhost", "::1") else ""
+    return NODE_NOTE if host in ("127.0.0.1", "localhost", "::1", BESIDE_IN_COMPOSE) else ""
 
 
 def machine_id(settings: Settings) -> str:

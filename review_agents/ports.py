@@ -109,6 +109,25 @@ class Checkout(Protocol):
         """Files that differ from an earlier commit. Raises `RepoProblem` when the mirror lacks that."""
         ...
 
+    def since(self, earlier: str) -> tuple[str, ...]:
+        """The commits after an earlier one, up to and including this one, along first parents, oldest first.
+
+        Empty when the earlier one does not lie on that line.
+        """
+        ...
+
+    def parent(self) -> str:
+        """The first parent; empty for a first commit."""
+        ...
+
+    def last_tag(self) -> str:
+        """The commit of the nearest tag in the history before this one; empty when there is none."""
+        ...
+
+    def subject(self) -> str:
+        """The first line of the commit's message."""
+        ...
+
     def bundle(self) -> AbstractContextManager[Path]:
         """A git bundle of the commit with HEAD, branch `review` and the tags in its history; gone afterwards.
 

@@ -322,7 +322,8 @@ class Clock:
 
 def make_shop(sessions: Sessions, data: Path, **changed: Any) -> Workshop:
     """A workshop without a sandbox whose nudges are only counted (`shop.nudge.woken`)."""
-    settings = {"data": data, "host_lock": data / "host.lock", **changed.pop("settings", {})}
+    alone = {"data": data, "host_lock": data / "host.lock", "compare_with": "none"}
+    settings: dict[str, Any] = {**alone, **changed.pop("settings", {})}
     clock = changed.setdefault("clock", Clock())
     given: dict[str, Any] = {
         "sessions": sessions,

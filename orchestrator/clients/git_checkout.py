@@ -13,6 +13,7 @@ from review_agents.ports import UnknownRef
 FULL_HISTORY_BYTES = 64 << 20  # above this the bundle is shallow
 SHALLOW_COMMITS = 50  # at least; more where the nearest tag is further back
 DEEPEST_TAG = 2000
+LONGEST_RANGE = 5000  # commits that are looked through for an earlier one
 VIEW = "view-"  # begins the names of folders that live only as long as their process
 
 
@@ -64,6 +65,37 @@ class Checkout:
             "diff-tree", "-r", "-z", "--name-only", "--no-renames", since, self.commit, action="compare commits"
         )
         return tuple(readable(name) for name in listing.split(b"\0") if name)
+
+    def since(self, earlier: str) -> tuple[str, ...]:
+        """The commits after an earlier one up to and including this one, along first parents, oldest first."""
+        if not FULL_OID.fullmatch(earlier):
+            raise UnknownRef(f'"{printable(earlier)}" is not a full commit id.')
+        listing = self._git(
+            "rev-list", "--first-parent", f"--max-count={LONGEST_RANGE}", self.commit, action="list commits"
+        )
+        commits = listing.decode().split()
+        return tuple(reversed(commits[: commits.index(earlier)])) if earlier in commits else ()
+
+    def parent(self) -> str:
+        """The first parent; empty for a first commit."""
+        words = self._git("rev-list", "--parents", "--max-count=1", self.commit, action="find the parent").decode()
+        return [*words.split(), "", ""][1]
+
+    def last_tag(self) -> str:
+        """The commit of the nearest tag in the history before this one; empty when there is none."""
+        parent = self.parent()
+        if not parent:
+            return ""
+        try:
+            tag = self._git("describe", "--tags", "--abbrev=0", parent, action="find a tag").decode().strip()
+            return self._git("rev-list", "--max-count=1", f"refs/tags/{tag}", action="find a tag").decode().strip()
+        except GitFailed:
+            return ""
+
+    def subject(self) -> str:
+        """The first line of the commit's message."""
+        said = self._git("log", "-1", "--no-show-signature", "--format=%s", self.commit, action="read the message")
+        return said.decode("utf-8", "replace").strip()
 
     def check_size(self, target: str) -> None:
         """Raise `TooLarge` when the files, unpacked, are over the cap: a small pack can hold a huge file."""

@@ -85,6 +85,21 @@ class Canary:
         return abs(self.last_s / self.first_s - 1) if self.first_s > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The thresholds. Shares: 0.03 is three per cent."""
+
+    confidence: float = 0.995  # of intervals
+    screen_p: float = 0.10  # one wild session of the base alone makes it .065; the second block is the judge
+    least_effect: float = 0.03
+    noise_times: float = 3.0  # a change must be this many times the scatter of A/A ratios
+    most_within: float = 0.10  # "no change within x": above this it says too little to be said
+    false_discoveries: float = 0.01  # among the candidates of a review
+    most_drift: float = 0.03  # of the canary
+
+
+RULE = Rule()
+
 # Outcomes ------------------------------------------------------------------------------------
 
 
@@ -142,10 +157,8 @@ class Grown:
     function: str
     file: str
     line: int | None
-    base_s: float  # own time
+    base_s: float  # own time, of what the metric counts
     head_s: float
-    base_calls: int
-    head_calls: int
 
     @property
     def grew_s(self) -> float:

@@ -9,24 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.measure import statistics
-from orchestrator.measure.records import Canary, Estimate, Metric, Outcome
+from orchestrator.measure.records import RULE, Canary, Estimate, Metric, Outcome, Rule
 from review_agents.records import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """The thresholds. Shares: 0.03 is three per cent."""
-
-    confidence: float = 0.995  # of intervals
-    screen_p: float = 0.10  # one wild session of the base alone makes it .065; the second block is the judge
-    least_effect: float = 0.03
-    noise_times: float = 3.0  # a change must be this many times the scatter of A/A ratios
-    most_within: float = 0.10  # "no change within x": above this it says too little to be said
-    false_discoveries: float = 0.01  # among the candidates of a review
-    most_drift: float = 0.03  # of the canary
-
-
-RULE = Rule()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.sandbox.contract import Limits, SandboxError
+from orchestrator.sandbox.pressure import with_siblings
 from orchestrator.settings import Settings
 
 WANTED = ("memory", "pids", "cpuset")
@@ -266,6 +267,16 @@ def configured(settings: Settings, *, step_s: float | None = None) -> Limits:
         free_bytes=settings.free_disk_bytes // 2,
         step_s=settings.budget_minutes * 60.0 if step_s is None else step_s,
     )
+
+
+def for_measuring(settings: Settings) -> tuple[int, ...]:
+    """The CPUs for commands whose time is compared: the operator's, else all but the first core, which the kernel
+    and this worker then have for themselves. Empty, so not pinned, where there is only one core."""
+    chosen = cpu_list(settings.sandbox_cpus)
+    if chosen:
+        return chosen
+    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(cpu for cpu in allowed if cpu not in with_siblings(allowed[:1]))
 
 
 def cpu_list(text: str) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -70,16 +70,31 @@ class StepRun:
     log: StepLog
     boxes: list["WatchedBox"] = field(default_factory=list)
 
-    def open(self, *, part: str = "", role: Role = Role.STEP, egress: bool = False, requires_python: str = "") -> Box:
-        """A fresh box of this step. `part` tells several of one step apart."""
+    def open(
+        self,
+        *,
+        part: str = "",
+        role: Role = Role.STEP,
+        egress: bool = False,
+        requires_python: str = "",
+        volumes: str = "",
+        cpus: tuple[int, ...] = (),
+    ) -> Box:
+        """A fresh box of this step.
+
+        part        tells several of one step apart
+        volumes     whose; empty: the review's own
+        cpus        to pin it to; empty: as the operator has it
+        """
         self.job.hold.check()
+        limits = self.job.limits()
         order = BoxOrder(
-            review=str(self.job.review_id),
+            review=volumes or str(self.job.review_id),
             step=f"{self.name}:{part}" if part else self.name,
             attempt=self.attempt,
             role=role,
             egress=egress,
-            limits=self.job.limits(),
+            limits=replace(limits, cpus=cpus) if cpus else limits,
             requires_python=requires_python,
         )
         self.job.hold.write(lambda db: steps.name_box(db, self.id, f"{order.review}/{order.step}/{order.attempt}"))

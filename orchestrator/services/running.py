@@ -108,6 +108,8 @@ def execute(shop: Workshop, review_id: UUID) -> bool:
 
 def run(hold: Hold) -> None:
     """All steps in order."""
+    from orchestrator.services import measuring  # what it computes with is for workers only
+
     shop = hold.shop
     if shop.sandbox is None or shop.prepare is None or shop.workspace is None:
         raise SandboxError("This process has no sandbox, and code of repos never runs outside one.")
@@ -127,6 +129,7 @@ def run(hold: Hold) -> None:
     results = {INSTALL: ProbeResult.model_validate(job.result(INSTALL))}
     for probe in shop.probes:
         results[f"probe:{probe.name}"] = run_probe(job, probe, repo, prepared, description)
+    results |= measuring.run(job, repo, checkout, prepared, results, description)
     thoughts = focusing.run_all(job, repo, checkout, prepared, results)
     claimed = verify_all(job, {**results, **thoughts}, repo, checkout)
     rechecks = recheck_all(job, claimed, repo, checkout)

@@ -45,6 +45,12 @@ def of_review(db: Session, review_id: UUID) -> Sequence[MeasurementRow]:
     ).all()
 
 
+def named(db: Session, review_id: UUID, name: str) -> MeasurementRow | None:
+    return db.scalars(
+        select(MeasurementRow).where(MeasurementRow.review_id == review_id, MeasurementRow.name == name)
+    ).first()
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A measurement as a point of a series, without its sessions."""

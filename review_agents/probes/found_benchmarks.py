@@ -29,12 +29,12 @@ def found(
     prepared: Prepared,
     *,
     slowest: Iterable[Mapping[str, object]] = (),
-    asked: Mapping[str, str] | None = None,
+    asked: Iterable[Benchmark] = (),
 ) -> tuple[Benchmark, ...]:
     """In the order of their worth, names in use for the history first.
 
     slowest    tests with their seconds, as the probe of tests tells them
-    asked      name -> command that agents measured on an earlier night
+    asked      what agents measured on an earlier night
     """
     tree = SourceTree(workspace, repo, prepared)
     every = [
@@ -48,10 +48,7 @@ def found(
         *program_starts(prepared),
         *slow_tests(repo, prepared, slowest),
         *test_run(repo, prepared),
-        *(
-            Benchmark(name=name, kind=BenchmarkKind.AGENT, command=command, environment=Environment.PLAIN)
-            for name, command in (asked or {}).items()
-        ),
+        *asked,
     ]
     usable = {
         Environment.TEST: prepared.installed_test,
@@ -67,7 +64,7 @@ def found(
 
 def configured(repo: Repo) -> list[Benchmark]:
     return [
-        Benchmark(name=name, kind=BenchmarkKind.CONFIGURED, command=command, files=benchmark_files(repo))
+        Benchmark(name=name, kind=BenchmarkKind.CONFIGURED, command=command, files=named_files(repo, command))
         for name, command in repo.settings.benchmark.items()
     ]
 
@@ -173,6 +170,13 @@ def script_ones(repo: Repo, tree: SourceTree) -> list[Benchmark]:
 def benchmark_files(repo: Repo) -> tuple[str, ...]:
     """What lies beside a benchmark and belongs to it."""
     return tuple(path for path in repo.files if path.startswith(FOLDERS))
+
+
+def named_files(repo: Repo, command: str) -> tuple[str, ...]:
+    """Files that the command names, and those of benchmark folders."""
+    words = set(re.findall(r"[\w./-]+", command))
+    named = tuple(path for path in repo.files if path in words or f"./{path}" in words)
+    return tuple(dict.fromkeys((*named, *benchmark_files(repo))))
 
 
 def imports(prepared: Prepared) -> list[Benchmark]:

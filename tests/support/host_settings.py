@@ -21,6 +21,7 @@ def isolated(folder: Path) -> dict[str, str]:
         "LAMPLIGHTER_HOST_LOCK": str(folder / "host.lock"),
         "LAMPLIGHTER_MACHINE": f"test-{abs(hash(str(folder))) % 10**8}",
         "LAMPLIGHTER_MEASURE_PATIENCE_S": "0",
+        "LAMPLIGHTER_COMPARE_WITH": "none",
     }
 
 

@@ -59,6 +59,18 @@ class TinyCheckout:
     def changed(self, since: str) -> tuple[str, ...]:
         return ()
 
+    def since(self, earlier: str) -> tuple[str, ...]:
+        return (self.commit,)
+
+    def parent(self) -> str:
+        return FIRST if self.commit == SECOND else ""
+
+    def last_tag(self) -> str:
+        return ""
+
+    def subject(self) -> str:
+        return "A commit"
+
     @contextmanager
     def bundle(self) -> Iterator[Path]:
         self._folder.mkdir(parents=True, exist_ok=True)

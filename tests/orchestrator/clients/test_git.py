@@ -94,6 +94,30 @@ def test_files_dates_texts_and_changes_are_read_without_a_checkout(repo: Path, m
     assert mirrors.at(str(repo), checkout.commit).files() == checkout.files()
 
 
+def test_the_commits_since_another_go_along_first_parents_oldest_first(repo: Path, mirrors: Git) -> None:
+    one, two, three = git(repo, "rev-list", "--reverse", "HEAD").split()
+    git(repo, "checkout", "-q", "-b", "side", one)
+    (repo / "side.txt").write_text("beside")
+    side = commit_all(repo)
+    git(repo, "checkout", "-q", "main")
+    git(repo, "merge", "-q", "--no-ff", "-m", "merge", "side")
+    merge = git(repo, "rev-parse", "HEAD")
+    checkout = mirrors.fetch(str(repo))
+    assert checkout.since(one) == (two, three, merge)
+    assert checkout.since(merge) == checkout.since(side) == ()
+    assert (checkout.parent(), checkout.subject()) == (three, "merge")
+    with pytest.raises(UnknownRef):
+        checkout.since("main")
+
+
+def test_the_last_tag_lies_before_the_commit_itself(repo: Path, mirrors: Git) -> None:
+    first = git(repo, "rev-parse", "v1^{commit}")
+    git(repo, "tag", "v2", "HEAD")
+    assert mirrors.fetch(str(repo)).last_tag() == first
+    root = mirrors.fetch(str(repo), "v1")
+    assert (root.last_tag(), root.parent()) == ("", "")
+
+
 def test_lock_files_of_a_git_that_was_killed_are_in_nobodys_way(repo: Path, mirrors: Git, tmp_path: Path) -> None:
     mirrors.fetch(str(repo))
     (mirror,) = (tmp_path / "mirrors").glob("*.git")

@@ -63,22 +63,26 @@ def test_an_asv_suite_is_found_by_its_configuration_comments_and_all():
 
 def test_pyperf_scripts_scripts_and_configured_commands_are_told_apart():
     files = {
+        "perf.mk": "all:\n",
         "benchmarks/plain.py": "if __name__ == '__main__':\n    print('x: 1 ms')\n",
         "benchmarks/fine.py": "import pyperf\npyperf.Runner().bench_func('f', len, [])\n",
     }
     prepared = PREPARED.model_copy(update={"resolved_test": {"pyperf": "2.8"}})
-    kinds = benchmarks(files, prepared, settings=RepoSettings(benchmark={"own": "make bench"}))
+    kinds = benchmarks(files, prepared, settings=RepoSettings(benchmark={"own": "make -f ./perf.mk"}))
     assert kinds[BenchmarkKind.SCRIPT].command == "python benchmarks/plain.py"
     assert "benchmarks/fine.py --processes 1" in kinds[BenchmarkKind.PYPERF].command
-    assert kinds[BenchmarkKind.CONFIGURED].command == "make bench"
+    own = kinds[BenchmarkKind.CONFIGURED]
+    assert own.command == "make -f ./perf.mk"
+    assert own.files == ("perf.mk", "benchmarks/fine.py", "benchmarks/plain.py")
 
 
 def test_only_tests_that_take_long_enough_to_be_timed_are_and_agents_wishes_come_last():
+    wish = Benchmark(name="agent: loop", kind=BenchmarkKind.AGENT, command="python -c 1")
     slowest = [
         {"test": "tests/test_a.py::test_slow", "seconds": 2.0},
         {"test": "tests/test_a.py::test_x", "seconds": 0.01},
     ]
-    every = benchmarks({"tests/test_a.py": "def test_slow(): pass"}, slowest=slowest, asked={"loop": "python -c 1"})
+    every = benchmarks({"tests/test_a.py": "def test_slow(): pass"}, slowest=slowest, asked=[wish])
     assert every[BenchmarkKind.SLOW_TEST].name == "test tests/test_a.py::test_slow"
     assert list(every)[-1] is BenchmarkKind.AGENT
 
@@ -154,3 +158,50 @@ def test_the_canary_prints_one_figure():
     program = resources.files("review_agents.probes.inside").joinpath("canary.py")
     said = subprocess.run([sys.executable, str(program)], check=True, capture_output=True, text=True).stdout
     assert said.startswith("canary: 0.") and said.endswith(" s\n")
+
+
+def test_stacks_of_a_program_are_sampled_without_its_knowing(tmp_path: Path):
+    sampler = resources.files("review_agents.probes.inside").joinpath("sample_stacks.py").read_text("utf-8")
+    (tmp_path / "sitecustomize.py").write_text(sampler)
+    program = "def burn():\n    total = 0\n    while total < 6_000_000:\n        total += 1\n\n\nburn()\n"
+    (tmp_path / "busy.py").write_text(program)
+    target = tmp_path / "stacks.json"
+    environment = {"PYTHONPATH": str(tmp_path), "LAMPLIGHTER_STACKS": str(target)}
+    subprocess.run([sys.executable, str(tmp_path / "busy.py")], check=True, env=environment)
+    busy = json.loads(target.read_text())["stacks"]
+    subprocess.run([sys.executable, "-c", "pass"], check=True, env=environment)
+    added = json.loads(target.read_text())["stacks"]
+    assert all(added[stack] >= seconds for stack, seconds in busy.items())  # another process takes nothing away
+    burning = sum(seconds for stack, seconds in busy.items() if stack.endswith(":1:burn"))
+    assert burning / sum(busy.values()) > 0.8 and burning > 0.1
+
+
+@pytest.mark.parametrize(("limit", "said"), [("0.0005", "OVER THE LIMIT"), ("50", "within the limit")])
+@pytest.mark.parametrize(
+    ("what", "figure", "command"),
+    [
+        ("wall", "", "true"),
+        ("output", "get", "echo 'got it'; echo 'get: 1.5 ms'"),
+        ("figures.json", "t.py::test_a", """echo '{"benchmarks": [{"fullname": "t.py::test_a", "stats": {"median": 0.0015}}]}' >figures.json"""),  # noqa: E501
+        ("figures.json", "sort", """echo '{"metadata": {"name": "sort"}, "benchmarks": [{"runs": [{"values": [0.0015]}]}]}' >figures.json"""),  # noqa: E501
+        ("figures.json", "m.time_x", """echo '{"seconds": {"m.time_x": 0.0015}}' >figures.json"""),
+        ("figures.json", "t::a", """echo '<testsuite><testcase classname="t" name="a" time="0.0015"/></testsuite>' >figures.json"""),  # noqa: E501
+    ],
+)  # fmt: skip
+def test_a_reproduction_says_whether_the_best_run_is_over_its_limit(
+    what: str, figure: str, command: str, limit: str, said: str, tmp_path: Path
+):
+    program = resources.files("review_agents.probes.inside").joinpath("over_limit.py")
+    if what == "wall":
+        limit = "0.00001" if said.startswith("OVER") else limit
+    done = subprocess.run(
+        [sys.executable, str(program), what, figure, limit, command], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == said
+
+
+def test_a_benchmark_that_fails_is_no_reproduction():
+    program = resources.files("review_agents.probes.inside").joinpath("over_limit.py")
+    done = subprocess.run([sys.executable, str(program), "wall", "", "1", "exit 3"], capture_output=True, text=True)
+    assert done.returncode == 1 and "OVER" not in done.stdout

@@ -1,0 +1,120 @@
+"""What a repo's nights say together: series on one machine key each, the steps in them, and our own false alarms."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from uuid import UUID
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from orchestrator.measure.records import ChangePoint, Point, Series
+from orchestrator.services.workshop import Workshop
+from orchestrator.store import comparisons
+from orchestrator.store.comparisons import ChangePointRow
+from orchestrator.store.measurements import MeasurementRow
+from review_agents.records import Verdict
+
+NEWEST = 10_000  # nights of a repo that are looked at
+NIGHTS = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step, and the commit that a bisection named for it."""
+
+    point: ChangePoint
+    culprit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FalseAlarms:
+    """Verdicts on pairs of equal code: any alarm among them is false."""
+
+    pairs: int  # that gave a verdict
+    alarms: int
+    without: int  # contaminated or inconclusive
+
+    @property
+    def rate(self) -> float | None:
+        """None where there is nothing to tell it from."""
+        return self.alarms / self.pairs if self.pairs else None
+
+
+def series(shop: Workshop, repo_id: UUID) -> tuple[Series, ...]:
+    """All of a repo, oldest night first; by name, the machine key used last at the end."""
+    with shop.sessions.reading() as db:
+        return series_of(db, repo_id)
+
+
+def series_of(db: Session, repo_id: UUID) -> tuple[Series, ...]:
+    newest = db.execute(
+        select(
+            MeasurementRow.name,
+            MeasurementRow.unit,
+            MeasurementRow.machine_key,
+            MeasurementRow.at,
+            MeasurementRow.commit,
+            MeasurementRow.median,
+            MeasurementRow.spread,
+            MeasurementRow.sessions,
+            MeasurementRow.contaminated,
+        )
+        .where(MeasurementRow.repo_id == repo_id)
+        .order_by(MeasurementRow.at.desc())
+        .limit(NEWEST)
+    ).all()
+    lines: dict[tuple[str, str, str], list[Point]] = {}
+    for name, unit, key, at, commit, median, spread, sessions, void in reversed(newest):
+        good = tuple(one["value"] for one in sessions if not one["void"])
+        lines.setdefault((name, unit, key), []).append(Point(at, commit, median, spread, good, void))
+    found = [Series(name, unit, key, tuple(points)) for (name, unit, key), points in lines.items()]
+    return tuple(sorted(found, key=lambda one: (one.name, one.points[-1].at)))
+
+
+def steps(shop: Workshop, repo_id: UUID) -> tuple[Step, ...]:
+    """Newest first. What reviews confirmed and bisected, and what the series show beside."""
+    from orchestrator.measure.change_points import change_points
+
+    with shop.sessions.reading() as db:
+        every = series_of(db, repo_id)
+        confirmed = comparisons.change_points(db, repo_id)
+    known = {(row.name, row.machine_key): row for row in reversed(confirmed)}
+    found: list[Step] = []
+    for one in every:
+        for point in change_points(one):
+            row = known.pop((one.name, one.machine_key), None) if belongs(point, one, known) else None
+            found.append(Step(narrowed(point, row), row.culprit if row else ""))
+    found += [Step(read(row), row.culprit) for row in known.values()]
+    return tuple(sorted(found, key=lambda step: step.point.to_at, reverse=True))
+
+
+def belongs(point: ChangePoint, one: Series, known: dict[tuple[str, str], ChangePointRow]) -> bool:
+    """Whether the confirmed step of that series is this one: it lies within the same nights."""
+    row = known.get((one.name, one.machine_key))
+    return row is not None and point.from_at <= row.found_at <= point.to_at
+
+
+def narrowed(point: ChangePoint, row: ChangePointRow | None) -> ChangePoint:
+    """The series' own step with the commits that a bisection found."""
+    return replace(point, from_commit=row.from_commit, to_commit=row.to_commit) if row else point
+
+
+def read(row: ChangePointRow) -> ChangePoint:
+    from orchestrator.services.bisecting import CHANGE_POINT
+
+    return CHANGE_POINT.validate_python(row.body)
+
+
+def false_alarms(shop: Workshop) -> FalseAlarms:
+    """Of the last nights, over all repos: how often we said that equal code differs."""
+    with shop.sessions.reading() as db:
+        counts = dict(comparisons.same_code_since(db, shop.clock() - NIGHTS))
+    alarms = counts.get(Verdict.SLOWER, 0) + counts.get(Verdict.FASTER, 0)
+    pairs = alarms + counts.get(Verdict.NO_CHANGE, 0)
+    return FalseAlarms(pairs, alarms, sum(counts.values()) - pairs)
+
+
+def named(every: Sequence[Series], name: str) -> tuple[Series, ...]:
+    """One benchmark's series, one per machine key."""
+    return tuple(one for one in every if one.name == name)

@@ -1,0 +1,607 @@
+"""Base against head in one review: a step that times both in turns, confirms what moved, and says why.
+
+Its time is bounded by a setting, whatever a repo has to offer. It never fails a review: what could not be built or run
+is its reason. Only a slowdown that a second, independent block confirmed becomes a finding.
+"""
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import delete
+from sqlalchemy.orm import Session as Database
+
+from orchestrator.measure import profiles, protocol, verdict
+from orchestrator.measure.machine_key import changed_dependencies, digest, machine_key
+from orchestrator.measure.records import (
+    Block,
+    Comparison,
+    Metric,
+    Outcome,
+    Ran,
+    Side,
+    Surroundings,
+    Unit,
+    Why,
+)
+from orchestrator.measure.verdict import Compared, Void
+from orchestrator.sandbox.contract import Description, NeedsMissing, SandboxError
+from orchestrator.services import bases, bisecting, pairs
+from orchestrator.services.bases import Built
+from orchestrator.services.job import UNWANTED, Job, StepRun
+from orchestrator.services.job import Outcome as StepOutcome
+from orchestrator.services.pairs import Pair, Timed
+from orchestrator.store import comparisons, measurements, transcripts
+from orchestrator.store.comparisons import ComparisonRow
+from orchestrator.store.measurements import MeasurementRow
+from review_agents.ports import Checkout
+from review_agents.records import (
+    Benchmark,
+    BenchmarkKind,
+    Candidate,
+    Change,
+    Entry,
+    Environment,
+    Kind,
+    Measurement,
+    Place,
+    ProbeResult,
+    ProbeState,
+    Repo,
+    Reproduction,
+    Severity,
+    Symptom,
+    Verdict,
+)
+from review_agents.tools import Measure
+
+if TYPE_CHECKING:
+    from review_agents.probes import Prepared
+
+NAME = "base against head"
+STEP, POSITION = "measure:base", 400
+MOST_SHARE = 0.5  # of the review's time that is left
+SAME_CODE_PAIRS = 30  # that are remembered of a series
+MOST_PROFILED = 3
+MEASURE, MOST_ASKED = "measure", 6  # the agents' tool
+RULE, MEMORY_RULE = "slower-than-base", "more-memory-than-base"
+COMPARISON = TypeAdapter(Comparison)
+SURROUNDINGS = TypeAdapter(Surroundings)
+
+
+def run(
+    job: Job,
+    repo: Repo,
+    checkout: Checkout,
+    prepared: "Prepared",
+    results: Mapping[str, ProbeResult],
+    description: Description,
+) -> dict[str, ProbeResult]:
+    """The step, where there is a base. What it returns is its result by step name, only if it found something."""
+    base = bases.chosen(job, repo)
+    if base is None or not (prepared.installed_plain or prepared.installed_test):
+        return {}
+    job.plan((STEP, POSITION))
+    head = Built(repo, checkout, prepared, "")
+
+    def work(run: StepRun) -> StepOutcome:
+        comparing = Comparing(job, run, head, base, results, description)
+        try:
+            return comparing.outcome(comparing.compared())
+        except NeedsMissing as error:
+            return comparing.nothing(str(error))
+        except SandboxError as error:
+            if isinstance(run.trouble, UNWANTED):
+                raise run.trouble from None
+            return comparing.nothing(f"the sandbox failed: {error}")
+        finally:
+            run.close()
+            job.sandbox.drop(bases.volumes_of(job, "base"))
+
+    result = ProbeResult.model_validate(job.step(STEP, work))
+    return {STEP: result} if result.candidates else {}
+
+
+@dataclass
+class Screened:
+    """A benchmark after its first block."""
+
+    benchmark: Benchmark
+    run_s: float
+    timed: list[Timed]
+    metrics: list[Metric]
+
+
+@dataclass
+class Comparing:
+    """One attempt of the step."""
+
+    job: Job
+    run: StepRun
+    head: Built
+    base_checkout: Checkout
+    results: Mapping[str, ProbeResult]
+    description: Description
+    skipped: dict[str, str] = field(default_factory=dict)  # benchmark -> why it was not compared
+    proofs: dict[tuple[Side, Environment], Ran] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        settings = self.job.shop.settings
+        allowed = min(settings.compare_minutes * 60, self.job.time_left() * MOST_SHARE)
+        self.deadline = time.monotonic() + allowed
+        self.base = self.head
+        assert self.job.shop.measuring is not None
+        self.rule = self.job.shop.measuring.rule
+        self.here = replace(
+            self.job.shop.measuring.surroundings(self.description),
+            dependencies=self.head.prepared.resolved_test or self.head.prepared.resolved,
+        )
+
+    @property
+    def left_s(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def say(self, text: str) -> None:
+        self.run.log.write(f"{text}\n")
+
+    # The whole ----------------------------------------------------------------------------
+
+    def compared(self) -> list[Comparison]:
+        if self.base_checkout.commit != self.head.checkout.commit:
+            self.say(f"base {self.base_checkout.commit[:12]} is built beside {self.head.checkout.commit[:12]}")
+            self.base = bases.build(self.job, self.run, self.head.repo, self.base_checkout, name="base")
+        pair = pairs.opened(self.job, self.run, self.base, self.head, part="screen")
+        try:
+            screened = self.screen(pair)
+        finally:
+            pair.close()
+        screens = self.judged(screened, Block.SCREEN)
+        moved = {
+            name for name, one in screens.items() if isinstance(one, Compared) and verdict.is_candidate(one, self.rule)
+        }
+        confirms: dict[str, Compared | Void] = {}
+        why: dict[str, Why] = {}
+        if moved:
+            confirms, why = self.confirm(screened, screens, moved)
+        outcomes = verdict.settled(screens, confirms, self.rule)
+        return [
+            self.comparison(one, metric, outcomes[name], why.get(one.benchmark.name))
+            for one in screened
+            for metric in one.metrics
+            if (name := protocol.series_name(one.benchmark.name, metric)) in outcomes
+        ]
+
+    def screen(self, pair: Pair) -> list[Screened]:
+        """Everything once to see that it works and how long it takes, then the first block of what is affordable."""
+        usable: list[tuple[Benchmark, float]] = []
+        for one in self.found(pair):
+            problem = self.wrong_code(pair, one)
+            took = problem or self.warm_up(pair, one)
+            if isinstance(took, str):
+                self.skipped[one.name] = took
+            else:
+                usable.append((one, took))
+        affordable = protocol.affordable([took for _, took in usable], self.left_s)
+        screened = []
+        for (one, took), fits in zip(usable, affordable, strict=True):
+            if not fits or self.left_s <= 0:
+                self.skipped[one.name] = (
+                    f"there is no time for it (LAMPLIGHTER_COMPARE_MINUTES): a run takes {took:.1f} s"
+                )
+                continue
+            timed = pairs.block(pair, Block.SCREEN, one, took, self.rule)
+            self.say(f"{one.name}: {timed.void or 'first block taken'}")
+            screened.append(Screened(one, took, [timed], protocol.metrics(timed.taken)))
+        return screened
+
+    def found(self, pair: Pair) -> list[Benchmark]:
+        from review_agents.probes import found_benchmarks
+        from review_agents.probes.source_tree import is_test_path
+
+        slowest = self.results["probe:tests"].facts.get("slowest", ()) if "probe:tests" in self.results else ()
+        found = found_benchmarks.found(
+            pair.head.workspace, self.head.repo, self.head.prepared, slowest=slowest, asked=self.asked()
+        )
+        changed = self.head.checkout.changed(self.base.checkout.commit) if self.base is not self.head else ()
+        same_tests = not any(is_test_path(path) for path in changed)
+        kept = []
+        for one in found:
+            if one.kind is BenchmarkKind.TEST_RUN and not same_tests:
+                self.skipped[one.name] = "base and head have different tests"
+            else:
+                kept.append(one)
+        return kept
+
+    def asked(self) -> list[Benchmark]:
+        """What agents measured in the review before."""
+        with self.job.shop.sessions.reading() as db:
+            return asked_by_agents(db, self.job)
+
+    def wrong_code(self, pair: Pair, one: Benchmark) -> str:
+        """Why the benchmark would time something else than the two commits; empty when it does not."""
+        if one.environment is Environment.NONE:
+            return ""
+        for side, end in pair.ends.items():
+            key = (side, one.environment)
+            if key not in self.proofs:
+                self.proofs[key] = bases.ran_code(end.workspace, end.built, one.environment)
+                self.say(f"{side}: {self.proofs[key].import_path} {self.proofs[key].problem or 'is the commit'}")
+            if not self.proofs[key].matches:
+                return f"{side}: {self.proofs[key].problem}"
+        return ""
+
+    def warm_up(self, pair: Pair, one: Benchmark) -> float | str:
+        if self.left_s <= 0:
+            return "there was no time for it (LAMPLIGHTER_COMPARE_MINUTES)"
+        pairs.bring(pair, one, self.head.checkout)
+        return pairs.warmed_up(pair, one)
+
+    def judged(self, screened: Sequence[Screened], block: Block) -> dict[str, Compared | Void]:
+        found: dict[str, Compared | Void] = {}
+        for one in screened:
+            key = self.key(one.benchmark)
+            for metric in one.metrics:
+                name = protocol.series_name(one.benchmark.name, metric)
+                found[name] = one.timed[-1].compared(
+                    metric, block, same_code=self.same_code_ratios(name, key), rule=self.rule
+                )
+        return found
+
+    def same_code_ratios(self, name: str, key: str) -> Sequence[float]:
+        with self.job.shop.sessions.reading() as db:
+            return comparisons.same_code_ratios(db, self.job.asked.repo_id, name, key, newest=SAME_CODE_PAIRS)
+
+    def confirm(
+        self, screened: Sequence[Screened], screens: Mapping[str, Compared | Void], moved: set[str]
+    ) -> tuple[dict[str, Compared | Void], dict[str, Why]]:
+        """The second block, in fresh boxes, of every benchmark that moved; profiles of what got slower."""
+        pair = pairs.opened(self.job, self.run, self.base, self.head, part="confirm")
+        confirms: dict[str, Compared | Void] = {}
+        why: dict[str, Why] = {}
+        try:
+            for one in screened:
+                names = {protocol.series_name(one.benchmark.name, metric): metric for metric in one.metrics}
+                wanted = moved & set(names)
+                if not wanted:
+                    continue
+                if self.left_s < 0.5 * protocol.seconds(Block.CONFIRM, one.run_s):
+                    self.say(f"{one.benchmark.name}: it moved, and there is no time for a second block")
+                    continue
+                pairs.bring(pair, one.benchmark, self.head.checkout)
+                pairs.warmed_up(pair, one.benchmark)
+                one.timed.append(pairs.block(pair, Block.CONFIRM, one.benchmark, one.run_s, self.rule))
+                self.say(f"{one.benchmark.name}: {one.timed[-1].void or 'second block taken'}")
+                for name in wanted:
+                    ratios = self.same_code_ratios(name, self.key(one.benchmark))
+                    confirms[name] = one.timed[-1].compared(
+                        names[name], Block.CONFIRM, same_code=ratios, rule=self.rule
+                    )
+                outcomes = verdict.settled(
+                    {name: screens[name] for name in confirms}, confirms, self.rule
+                )  # of those so far: enough to decide whether a profile is worth its time
+                slower = [name for name in wanted if outcomes[name].verdict is Verdict.SLOWER]
+                if slower and len(why) < MOST_PROFILED:
+                    why[one.benchmark.name] = self.explain(pair, one, outcomes[slower[0]])
+        finally:
+            pair.close()
+        return confirms, why
+
+    def explain(self, pair: Pair, one: Screened, outcome: Outcome) -> Why:
+        """Profiles of both sides and what differs in what was installed."""
+        from review_agents.probes.source_tree import SourceTree
+
+        base, head = self.base.prepared, self.head.prepared
+        dependencies = changed_dependencies(base.resolved_test or base.resolved, head.resolved_test or head.resolved)
+        told = {side: pairs.stacks(end, one.benchmark, one.run_s) for side, end in pair.ends.items()}
+        problems = [f"{side}: {said}" for side, said in told.items() if isinstance(said, str)]
+        if not problems and not any(told.values()):
+            problems = ["no tick of the clock fell into its Python code"]
+        if problems or outcome.best is None:
+            return Why(dependencies=dependencies, problem="; ".join(problems))
+        trees = {side: SourceTree(end.workspace, end.built.repo, end.built.prepared) for side, end in pair.ends.items()}
+        base_stacks, head_stacks = (dict(told[side]) for side in (Side.BASE, Side.HEAD))  # type: ignore[arg-type]
+        grown = profiles.grown(
+            base_stacks,
+            head_stacks,
+            base_metric=outcome.best.base,
+            head_metric=outcome.best.head,
+            base_file=trees[Side.BASE].tracked_path,
+            head_file=trees[Side.HEAD].tracked_path,
+        )
+        return Why(grown, base_stacks, head_stacks, dependencies)
+
+    def key(self, one: Benchmark) -> str:
+        return machine_key(self.around(one))
+
+    def around(self, one: Benchmark) -> Surroundings:
+        texts = {path: self.head.checkout.show(path) or "" for path in one.files}
+        return replace(self.here, benchmark=digest(one.command, texts))
+
+    def comparison(self, one: Screened, metric: Metric, outcome: Outcome, why: Why | None) -> Comparison:
+        environment = one.benchmark.environment
+        base_ran, head_ran = (self.proofs.get((side, environment)) for side in (Side.BASE, Side.HEAD))
+        same = self.base is self.head or (
+            base_ran is not None and head_ran is not None and bases.same_code(self.base, self.head, base_ran, head_ran)
+        )
+        return Comparison(
+            name=protocol.series_name(one.benchmark.name, metric),
+            benchmark=one.benchmark,
+            metric=metric,
+            base_commit=self.base_checkout.commit,
+            head_commit=self.head.checkout.commit,
+            same_code=same,
+            machine_key=self.key(one.benchmark),
+            outcome=outcome,
+            taken=tuple(taken for timed in one.timed for taken in timed.taken),
+            canaries=tuple(timed.canary for timed in one.timed if timed.canary),
+            base_ran=base_ran,
+            head_ran=head_ran,
+            why=why if outcome.verdict is Verdict.SLOWER else None,
+        )
+
+    # What becomes of it -------------------------------------------------------------------
+
+    def outcome(self, found: Sequence[Comparison]) -> StepOutcome:
+        alarms = [one for one in found if one.outcome.verdict is Verdict.SLOWER and not one.same_code]
+        candidates = tuple(slower(one, self.head) for one in alarms)
+        searched = bisecting.searched(self.job, self.run, self.head, self.base, alarms) if alarms else {}
+        if searched:
+            candidates = tuple(
+                bisecting.named(candidate, searched.get(one.name), self.job)
+                for candidate, one in zip(candidates, alarms, strict=True)
+            )
+        counts = {word: sum(one.outcome.verdict is word for one in found) for word in Verdict}
+        said = ", ".join(f"{number} {word.replace('_', ' ')}" for word, number in counts.items() if number)
+        summary = f"against {self.base_checkout.commit[:12]}: {said or 'nothing was compared'}"
+        contaminated = found and all(one.outcome.verdict is Verdict.CONTAMINATED for one in found)
+        facts = {
+            "base": self.base_checkout.commit,
+            "compared": {one.name: in_words(one) for one in found},
+            "not_compared": self.skipped,
+            "dependencies_changed": {
+                name: f"{before or 'none'} -> {after or 'none'}"
+                for name, (before, after) in changed_dependencies(
+                    self.base.prepared.resolved, self.head.prepared.resolved
+                ).items()
+            },
+            "grew": {
+                one.name: [f"{grew.function} in {grew.file}" for grew in one.why.grown[:5]]
+                for one in found
+                if one.why and one.why.grown
+            },
+        }
+        state = ProbeState.FAILED if candidates else ProbeState.PASSED
+        reason = ""
+        if contaminated or not found:
+            state = ProbeState.COULD_NOT_RUN
+            reason = (
+                found[0].outcome.reason if found else "; ".join(self.skipped.values()) or "there is nothing to time"
+            )
+        result = ProbeResult(
+            probe=NAME, state=state, reason=reason[:1000], summary=summary, facts=facts, candidates=candidates
+        )
+        now = self.job.shop.clock()
+
+        def also(db: Database) -> None:
+            keep(db, self.job, found, self.around, now)
+            bisecting.keep(db, self.job, alarms, searched, now)
+
+        return StepOutcome(result.model_dump(mode="json"), summary=summary, reason=reason[:1000], also=also)
+
+    def nothing(self, reason: str) -> StepOutcome:
+        result = ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason)
+        return StepOutcome(result.model_dump(mode="json"), reason=reason)
+
+
+def in_words(one: Comparison) -> str:
+    best = one.outcome.best
+    if best is None:
+        return f"{one.outcome.verdict}: {one.outcome.reason}"
+    moved = f"{best.effect:+.1%} ({best.low - 1:+.1%} to {best.high - 1:+.1%})"
+    return f"{str(one.outcome.verdict).replace('_', ' ')}: {moved}; {one.outcome.reason}"
+
+
+def asked_by_agents(db: Database, job: Job) -> list[Benchmark]:
+    """The commands that agents timed in the newest finished review before this one, each once."""
+    before = bases.previous_review(db, job)
+    if before is None:
+        return []
+    found: dict[str, Benchmark] = {}
+    for step_id, _, _ in transcripts.steps_with(db, before.id):
+        for turn in transcripts.of_step(db, step_id):
+            message = Entry.model_validate(turn.body).message
+            for call in message.calls if message else ():
+                if call.name == MEASURE and (one := wished_for(call.arguments)) is not None:
+                    found.setdefault(one.name, one)
+    return list(found.values())[:MOST_ASKED]
+
+
+def wished_for(arguments: str) -> Benchmark | None:
+    """A call of the tool `measure` as a benchmark; None where the model wrote nonsense."""
+    try:
+        call = Measure.model_validate_json(arguments)
+    except ValidationError:
+        return None
+    name = f"agent: {call.name}"
+    return Benchmark(name=name, kind=BenchmarkKind.AGENT, command=call.command, environment=call.environment)
+
+
+# Rows ----------------------------------------------------------------------------------------
+
+
+def keep(
+    db: Database, job: Job, found: Sequence[Comparison], around: Callable[[Benchmark], Surroundings], now: Any
+) -> None:
+    """Each comparison, and the head's sessions as a night of its series."""
+    for one in found:
+        same = (ComparisonRow.review_id == job.review_id, ComparisonRow.name == one.name)
+        db.execute(delete(ComparisonRow).where(*same), execution_options={"synchronize_session": False})
+        best = one.outcome.best
+        db.add(
+            ComparisonRow(
+                review_id=job.review_id,
+                repo_id=job.asked.repo_id,
+                name=one.name,
+                kind=str(one.benchmark.kind),
+                unit=str(one.metric.unit),
+                machine_key=one.machine_key,
+                base_commit=one.base_commit,
+                head_commit=one.head_commit,
+                same_code=one.same_code,
+                at=now,
+                verdict=one.outcome.verdict,
+                ratio=best.ratio if best else None,
+                low=best.low if best else None,
+                high=best.high if best else None,
+                void=sum(taken.session.void for taken in one.taken),
+                body=COMPARISON.dump_python(one, mode="json"),
+            )
+        )
+        keep_night(db, job, one, around(one.benchmark), now)
+
+
+def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, now: Any) -> None:
+    """A probe may have timed the same command already: then its night gets the verdict, and stays what it is."""
+    change = change_of(one.outcome)
+    verdict_json = change.model_dump(mode="json") if change else None
+    known = measurements.named(db, job.review_id, one.name)
+    if known is not None:
+        known.verdict = verdict_json
+        return
+    measured = Measurement(
+        name=one.name,
+        command=one.benchmark.command,
+        unit=str(one.metric.unit),
+        sessions=tuple(
+            taken.session.model_copy(update={"value": protocol.value_of(taken.session, one.metric) or 0.0})
+            for taken in one.taken
+            if taken.side is Side.HEAD and (taken.session.void or protocol.value_of(taken.session, one.metric))
+        ),
+    )
+    db.add(
+        MeasurementRow(
+            review_id=job.review_id,
+            repo_id=job.asked.repo_id,
+            name=one.name,
+            command=measured.command,
+            unit=measured.unit,
+            machine_key=one.machine_key,
+            commit=one.head_commit,
+            at=now,
+            sessions=[session.model_dump(mode="json") for session in measured.sessions],
+            median=measured.median,
+            spread=measured.spread,
+            contaminated=measured.contaminated,
+            note="" if one.outcome.best else one.outcome.reason,
+            verdict=verdict_json,
+            surroundings=SURROUNDINGS.dump_python(around, mode="json"),
+        )
+    )
+
+
+def change_of(outcome: Outcome) -> Change | None:
+    best = outcome.best
+    return None if best is None else Change(ratio=best.ratio, low=best.low, high=best.high, verdict=outcome.verdict)
+
+
+# Findings ------------------------------------------------------------------------------------
+
+
+def slower(one: Comparison, head: Built) -> Candidate:
+    """A confirmed slowdown as a claim: its figures, where the time went, and a command that shows it again."""
+    best = one.outcome.best
+    assert best is not None and one.outcome.screen is not None
+    memory = one.metric.name == protocol.MEMORY
+    what = "takes more memory" if memory else "is slower"
+    figures = f"{quantity(best.base, one.metric.unit)} at the base, {quantity(best.head, one.metric.unit)} at the head"
+    description = (
+        f"{one.name} {what} than at {one.base_commit[:12]}: {figures}, a factor of {best.ratio:.2f} "
+        f"({best.low:.2f} to {best.high:.2f}). Timed in turns, {one.outcome.screen.sessions} and "
+        f"{one.outcome.screen.sessions} fresh processes, then again {best.sessions} and {best.sessions}; "
+        f"p = {best.p:.2g}."
+    )
+    grown = one.why.grown[:3] if one.why else ()
+    if grown:
+        grew = "; ".join(
+            f"{grew.function} ({grew.file}:{grew.line}) grew from {quantity(grew.base_s, one.metric.unit)} to "
+            f"{quantity(grew.head_s, one.metric.unit)}"
+            for grew in grown
+        )
+        description += f" By profile: {grew}."
+    if one.why and one.why.dependencies:
+        names = (
+            f"{name} {before or 'none'} to {after or 'none'}" for name, (before, after) in one.why.dependencies.items()
+        )
+        description += f" Installed beside it changed: {', '.join(names)}."
+    return Candidate(
+        kind=Kind.PERFORMANCE,
+        rule=MEMORY_RULE if memory else RULE,
+        title=f"{one.name} {what} by {best.effect:.0%} since {one.base_commit[:12]}",
+        description=description,
+        severity=Severity.HIGH if best.ratio >= 2 else Severity.MEDIUM if best.ratio >= 1.2 else Severity.LOW,
+        places=places(one, head),
+        reproduction=reproduction(one),
+    )
+
+
+def places(one: Comparison, head: Built) -> tuple[Place, ...]:
+    """The benchmark first, because it stays; then the package's functions that grew."""
+    tracked = set(head.repo.files)
+    files = [path for path in one.benchmark.files if path in tracked and path in one.benchmark.command]
+    files += [path for path in one.benchmark.files if path in tracked]
+    files += [path for path in ("pyproject.toml", "setup.cfg", "setup.py") if path in tracked]
+    first = Place(file=next(iter(files), head.repo.files[0] if head.repo.files else "."), symbol=one.name)
+    grown = [grew for grew in (one.why.grown if one.why else ()) if grew.file in tracked]
+    return (first, *(Place(file=grew.file, line=grew.line, symbol=grew.function) for grew in grown[:3]))
+
+
+def reproduction(one: Comparison) -> Reproduction | None:
+    """The benchmark once more, held against the middle between base and head as they were measured."""
+    best = one.outcome.best
+    if best is None or one.metric.unit is Unit.INSTRUCTIONS:
+        return None
+    what, limit = one.benchmark.figures_file or "output", math.sqrt(best.base * best.head)
+    if one.metric.name == protocol.WALL:
+        what = "wall"
+    elif one.metric.name == protocol.MEMORY:
+        what = "memory"
+        sides = [
+            [float(taken.session.peak_bytes) for taken in one.taken if taken.side is side and not taken.session.void]
+            for side in (Side.BASE, Side.HEAD)
+        ]
+        limit = math.sqrt(sorted(sides[0])[len(sides[0]) // 2] * sorted(sides[1])[len(sides[1]) // 2])
+    programs = [*one.benchmark.inside, "over_limit"]
+    script = "".join(
+        f"cat >/tmp/lamplighter-{name}.py <<'END OF {name}'\n{source(name)}END OF {name}\n" for name in programs
+    )
+    arguments = shlex.join([what, one.metric.name, f"{limit:.9g}", one.benchmark.command])
+    shown = quantity(limit, one.metric.unit)
+    return Reproduction(
+        command=f"{script}python3 /tmp/lamplighter-over_limit.py {arguments}",
+        expected=f"the best of three runs stays below {shown}, the middle between base and head on this machine",
+        observed=f"even the best of three runs takes more than {shown}",
+        environment=one.benchmark.environment,
+        control=one.benchmark.command if not one.benchmark.inside else None,
+        symptom=Symptom(exit=0, contains=("OVER THE LIMIT",)),
+        timeout_s=4 * pairs.LONGEST_RUN_S,
+    )
+
+
+def source(name: str) -> str:
+    return resources.files("review_agents.probes.inside").joinpath(f"{name}.py").read_text("utf-8")
+
+
+def quantity(value: float, unit: Unit) -> str:
+    if unit is Unit.BYTES:
+        return f"{value / 2**20:.1f} MiB"
+    if unit is Unit.INSTRUCTIONS:
+        return f"{value:.3g} instructions"
+    for limit, factor, word in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
+        if value >= limit:
+            return f"{value * factor:.3g} {word}"
+    return f"{value * 1e9:.3g} ns"
