@@ -14,6 +14,7 @@ from tests.bench import (
     injection,
     overhead,
     pages,
+    power,
     prefix,
     replay,
     reviewing,
@@ -28,6 +29,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=False, add_completion=False)
 Bench = Annotated[Path, typer.Option("--repos", help="The folder with the repos that have planted faults.")]
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-field"
 KEPT_TALKS = Path(tempfile.gettempdir()) / "lamplighter-weak-models"
+KEPT_POWER = Path(tempfile.gettempdir()) / "lamplighter-power"
 DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
 
 
@@ -169,6 +171,20 @@ def measure_scale(
 ) -> None:
     """Pages and searches over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL."""
     show("scale", scale.run(part))
+
+
+@app.command("power")
+def measure_power(
+    keep: Annotated[Path, typer.Option(help="The record; gone on with where it is incomplete.")] = KEPT_POWER,
+    part: Annotated[
+        str, typer.Option(help="quiet, disturbed, live, judge; separated by commas.")
+    ] = "quiet,disturbed,live",
+    sessions: Annotated[int, typer.Option(help="Sessions of each kind.")] = power.WANTED,
+    trials: Annotated[int, typer.Option(help="Trials per injected change.")] = power.TRIALS,
+    live: Annotated[int, typer.Option(help="Live trials per injected change.")] = power.LIVE,
+) -> None:
+    """How large a slowdown must be to be found, and how often there is a false alarm, from real sessions."""
+    show("power", power.run(keep, parts=part.split(","), wanted=sessions, trials=trials, live=live))
 
 
 def checked(bench: Path) -> Path:
