@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from orchestrator.services import judging
-from orchestrator.services.errors import BadInput, BadTarget
+from orchestrator.services.errors import BadInput, BadTarget, OutsideError
 from orchestrator.services.targets import Target, parse_ref, parse_target
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import repos, reviews
@@ -43,7 +43,8 @@ class Submission:
 def submit(shop: Workshop, asked: Submission) -> UUID:
     """Queue a review and wake a worker. A review of that repo and ref that waits already is returned instead.
 
-    What can be wrong is found now: raises `BadInput` (for the target `BadTarget`) naming the field.
+    What can be wrong is found now: raises `BadInput` (for the target `BadTarget`) naming the field, and `OutsideError`
+    when too many wait already.
     Nothing is written before all of it was checked.
     """
     focuses = check_focuses(asked.focuses, shop.focuses)
@@ -102,6 +103,12 @@ def repo_for(db: Session, shop: Workshop, target: Target, head: RemoteHead) -> R
 
 
 def queue(db: Session, shop: Workshop, asked: Submission, repo: Repo, head: RemoteHead, focuses: list[str]) -> UUID:
+    if reviews.queue_is_full(db) and reviews.waiting_for(db, repo.id, head.ref or head.commit) is None:
+        raise OutsideError(
+            f"{reviews.MOST_WAITING} reviews wait already, and no more are taken until some of them are done. "
+            "Cancel what nobody needs (`lamplighter reviews list`), or ask again later.",
+            retry=True,
+        )
     review = reviews.add_or_find_waiting(
         db,
         Review(

@@ -1,6 +1,6 @@
 """The tick: due schedules become waiting reviews, each slot once, however many beats there are."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import structlog
@@ -17,6 +17,8 @@ from review_agents.ports import RemoteHead, RepoProblem
 
 log = structlog.get_logger(__name__)
 
+LONGEST_WAIT = timedelta(days=2)  # nightly slots are a day apart, loops their pause after a review
+
 
 def tick(shop: Workshop) -> tuple[UUID, ...]:
     """Queue a review for every schedule whose slot has come, and return them. Safe to run at the same time twice."""
@@ -29,6 +31,7 @@ def tick(shop: Workshop) -> tuple[UUID, ...]:
     for review_id in queued:
         shop.nudge(review_id)
     heal_loops(shop, now)
+    heal_times(shop, now)
     return queued
 
 
@@ -56,6 +59,8 @@ def queue(
     """A note for the schedule, and the new review, if there is one."""
     if head and schedule.skip_unchanged and reviews.done_at(db, schedule.repo_id, head.commit):
         return f"skipped: still at commit {head.commit[:12]}, which was reviewed", None
+    if reviews.queue_is_full(db):
+        return f"skipped: {reviews.MOST_WAITING} reviews wait already", None
     repo = repos.get_one(db, schedule.repo_id)
     review = Review(
         repo_id=schedule.repo_id,
@@ -102,3 +107,12 @@ def heal_loops(shop: Workshop, now: datetime) -> None:
         )
         for schedule in db.scalars(still):
             schedule.next_at = scheduling.after_nothing(schedule, now)
+
+
+def heal_times(shop: Workshop, now: datetime) -> None:
+    """A slot that was planned while the clock was ahead would leave its schedule asleep until then."""
+    with shop.sessions.begin() as db:
+        for schedule in db.scalars(select(Schedule).where(Schedule.enabled, Schedule.next_at > now + LONGEST_WAIT)):
+            pause = timedelta(minutes=schedule.pause_minutes or 0)
+            if schedule.next_at is not None and schedule.next_at > now + LONGEST_WAIT + pause:
+                schedule.next_at = scheduling.after_nothing(schedule, now)

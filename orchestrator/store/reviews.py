@@ -124,6 +124,16 @@ def waiting_for(db: Session, repo_id: UUID, ref: str) -> Review | None:
     )
 
 
+MOST_WAITING = 1000  # a machine that does thirty a day would take a month for them
+
+
+def queue_is_full(db: Session) -> bool:
+    """Whether so many reviews wait that another one would only make all of them later."""
+    waiting = (ReviewState.QUEUED, ReviewState.WAITING_FOR_NODE)
+    number = db.scalar(select(func.count()).select_from(Review).where(Review.state.in_(waiting))) or 0
+    return number >= MOST_WAITING
+
+
 def add_or_find_waiting(db: Session, review: Review) -> Review:
     """Add the review, or return the one of its repo and ref that waits already."""
     waiting = waiting_for(db, review.repo_id, review.ref)

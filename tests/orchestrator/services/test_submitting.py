@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from sqlalchemy import func, select
 
-from orchestrator.services.errors import BadInput, BadTarget
+from orchestrator.services.errors import BadInput, BadTarget, OutsideError
 from orchestrator.services.submitting import Submission, submit
 from orchestrator.services.workshop import Workshop
 from orchestrator.store.repos import Repo, RepoKind
@@ -43,6 +43,21 @@ def test_a_submission_queues_a_review_of_what_the_ref_names_now_and_wakes_a_work
     with shop.sessions.reading() as db:
         repo = db.get_one(Repo, row.repo_id)
     assert (repo.url, repo.kind, repo.name, repo.default_ref) == (URL, RepoKind.GIT, "tool", "main")
+
+
+def test_no_more_are_taken_while_too_many_wait_and_one_that_waits_is_still_found(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.reviews.MOST_WAITING", 2)
+    first = submit(shop, Submission(URL))
+    submit(shop, Submission(f"{URL}2"))
+    with pytest.raises(OutsideError, match="2 reviews wait already") as caught:
+        submit(shop, Submission(f"{URL}3"))
+    assert caught.value.retry and rows(shop, Review) == 2 and rows(shop, Repo) == 2
+    assert submit(shop, Submission(URL)) == first
+    with shop.sessions.begin() as db:
+        db.get_one(Review, first).state = ReviewState.DONE
+    assert submit(shop, Submission(f"{URL}3"))
 
 
 def test_budgets_are_the_operators_unless_given(sessions: Sessions, tmp_path: Path) -> None:

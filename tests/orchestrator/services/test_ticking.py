@@ -50,6 +50,30 @@ def test_a_slot_that_has_come_becomes_a_review_and_the_next_one_is_planned(shop:
     assert ticking.tick(shop) == ()
 
 
+def test_a_slot_that_was_planned_while_the_clock_was_ahead_is_planned_anew(shop: Workshop) -> None:
+    nightly = planned(shop, next_at=NOON + timedelta(days=300))
+    loop = planned(shop, kind=ScheduleKind.LOOP, at="", pause_minutes=30, next_at=NOON + timedelta(days=300))
+    rare = planned(shop, kind=ScheduleKind.LOOP, at="", pause_minutes=20_000, next_at=NOON + timedelta(days=13))
+    assert ticking.tick(shop) == ()
+    tomorrow = schedule_of(shop, nightly).next_at
+    assert tomorrow is not None and NOON < tomorrow <= NOON + timedelta(days=1)
+    assert schedule_of(shop, loop).next_at == NOON + timedelta(minutes=30)
+    assert schedule_of(shop, rare).next_at == NOON + timedelta(days=13)
+
+
+def test_a_slot_waits_for_the_next_one_while_too_many_reviews_wait(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.store.reviews.MOST_WAITING", 1)
+    with shop.sessions.begin() as db:
+        make_review(db)
+    schedule_id = planned(shop)
+    assert ticking.tick(shop) == ()
+    schedule = schedule_of(shop, schedule_id)
+    assert "1 reviews wait already" in schedule.last_note
+    assert schedule.next_at is not None and schedule.next_at > NOON
+
+
 def test_a_round_says_who_judges_and_as_what_else_the_repo_does(shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         repo = make_repo(db, profile="adoption", flavour="research")
