@@ -163,7 +163,7 @@ def file_claim(pair: "Pair", *, reviewed_before: bool) -> Filed:
     return Filed(
         finding_id=known.id if known else None,
         fingerprint=known.fingerprint if known else fingerprint_of(claim.candidate),
-        candidate=claim.candidate,
+        candidate=carrying(claim.candidate, known.candidate) if known and proved else claim.candidate,
         verification=claim.verification,
         step=claim.step,
         lifecycle=lifecycle,
@@ -435,6 +435,14 @@ def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
     return [sorted(group, key=rank) for group in groups.values()]
 
 
+def one_each(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Of each fault the claim that will speak for it, before anything is proved; in their order."""
+    untried = Verification(state=VerificationState.UNVERIFIED)
+    claims = [Claim(candidate=one, verification=untried, step="") for one in dict.fromkeys(candidates)]
+    speaking = {group[0].candidate for group in distinct(claims)}
+    return tuple(claim.candidate for claim in claims if claim.candidate in speaking)
+
+
 def joined(groups: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Of each group the best proved claim, with the places of all.
 
@@ -472,16 +480,34 @@ def others(best: Claim, rest: Sequence[Claim]) -> tuple[Another, ...]:
         candidate, told = claim.candidate, [best.candidate.title, *(one.title for one in found)]
         if candidate.source is not Source.AGENT or claim.verification.state is not VerificationState.CONFIRMED:
             continue
-        if candidate.reproduction is None or any(similar(candidate.title, title) for title in told):
+        if candidate.reproduction is None:
             continue
+        if not candidate.differs and any(similar(candidate.title, title) for title in told):
+            continue  # where it was said to differ, its proof has been set against the other's
         found.append(
             Another(title=candidate.title, description=candidate.description, reproduction=candidate.reproduction)
         )
     return tuple(found[:MOST_OTHERS])
 
 
+def carrying(now: Candidate, before: Candidate) -> Candidate:
+    """With the proofs that earlier nights had of it, because they may be of another fault of the same place."""
+    earlier = list(before.also)
+    if before.source is Source.AGENT and before.reproduction is not None:
+        said = before.description.partition(f"\n\n{PASSING}")[0]
+        earlier.insert(0, Another(title=before.title, description=said, reproduction=before.reproduction))
+    also = list(now.also)
+    for one in earlier:
+        if not any(similar(one.title, title) for title in (now.title, *(other.title for other in also))):
+            also.append(one)
+    return now.model_copy(update={"also": tuple(also[:MOST_OTHERS])})
+
+
+PASSING = "Also proved at this place: "
+
+
 def in_passing(one: Another) -> str:
-    return f"Also proved at this place: {one.title}. {one.description}"
+    return f"{PASSING}{one.title}. {one.description}"
 
 
 def root_cause(candidate: Candidate) -> list[tuple[object, ...]]:

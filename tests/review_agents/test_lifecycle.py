@@ -278,6 +278,23 @@ def test_of_two_faults_in_one_finding_the_one_that_is_left_speaks_from_then_on()
     assert only(merged([], [old], rechecks={"old": gone})).lifecycle is Lifecycle.FIXED
 
 
+def test_a_proof_of_an_earlier_night_stays_with_the_finding_that_somebody_now_puts_otherwise() -> None:
+    first, second = two_in_one()
+    old = known(**first.candidate.model_dump(exclude={"focus", "also"}, exclude_unset=True))
+    filed = only(merged([second], [old]))
+    assert (filed.finding_id, filed.candidate.title) == ("old", "A power without bound never ends")
+    assert [one.reproduction for one in filed.candidate.also] == [first.candidate.reproduction]
+    again = only(merged([first], [old]))
+    assert again.candidate.also == (), "the same words are the same proof"
+    many = old
+    for night in range(9):
+        told = claim(title=f"Wholly{night} other{night} words{night}", **{
+            name: getattr(second.candidate, name) for name in ("kind", "rule", "source", "places", "reproduction")
+        })  # fmt: skip
+        many = many.model_copy(update={"candidate": only(merged([told], [many])).candidate})
+    assert len(many.candidate.also) == 3
+
+
 def test_the_best_proof_speaks_for_a_finding() -> None:
     filed = only(merged([claim(NOT_REPRODUCED, title="bad"), claim(CONFIRMED, title="good")]))
     assert (filed.candidate.title, filed.verification.state) == ("good", CONFIRMED)
