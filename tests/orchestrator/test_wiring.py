@@ -1,14 +1,58 @@
-"""What a process is put together from, as far as no other test looks at it."""
+"""What a process is made of, as far as an operator's files decide it."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from fastapi.testclient import TestClient
 
-from orchestrator.settings import Settings
-from orchestrator.wiring import BESIDE_IN_COMPOSE, NODE_NOTE, note_of
+from orchestrator import wiring
+from orchestrator.services import reviews, submitting, working
+from orchestrator.services.submitting import Submission
+from orchestrator.settings import Settings, SettingsError
+from orchestrator.store.session import Sessions
+from orchestrator.web.app import make_app
+from review_agents.scripted import ScriptedModel
+from tests.support.tiny import Script, tiny_shop
+from tests.support.tiny_agents import DONE
 
-COMPOSE = Path(__file__).parents[2] / "compose.yaml"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs" / "agents.md"
+
+
+def dropped_in(data: Path) -> str:
+    """The example of the documentation, as a person would put it there."""
+    (text,) = [
+        one for one in re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.S) if "mission" in one
+    ]
+    (data / "focuses").mkdir(parents=True)
+    (data / "focuses" / "accessibility.toml").write_text(text, encoding="utf-8")
+    return text
+
+
+def test_a_person_adds_a_focus_by_dropping_in_a_file(sessions: Sessions, tmp_path: Path) -> None:
+    dropped_in(tmp_path)
+    focuses = wiring.focuses(Settings(data=tmp_path))
+    assert list(focuses)[-1] == "accessibility", "in its order, behind ours"
+    model = ScriptedModel({"focus:accessibility": [DONE]})
+    shop = tiny_shop(sessions, tmp_path, script=Script(), chat=lambda: model, focuses=focuses)
+    client = TestClient(make_app(shop, shop.settings), base_url="http://127.0.0.1")
+    form = client.get("/").text
+    assert 'value="accessibility"' in form and "Output that a screen reader can follow" in form
+    made = submitting.submit(shop, Submission("https://git.example/team/tiny", focuses=("accessibility",)))
+    working.do_one(shop, made)
+    (step,) = [one for one in reviews.get(shop, made).steps if one.name.startswith("focus:")]
+    assert (step.name, str(step.state)) == ("focus:accessibility", "done")
+    (asked,) = model.asked
+    assert "Find output that says something by colour or position alone." in asked.messages[-1].text
+
+
+def test_a_mistake_in_a_dropped_file_stops_the_start_naming_file_and_key(tmp_path: Path) -> None:
+    text = dropped_in(tmp_path)
+    (tmp_path / "focuses" / "accessibility.toml").write_text(text.replace('"run"', '"fly"'), encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"accessibility\.toml: tools.*no tool 'fly'"):
+        wiring.focuses(Settings(data=tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -18,17 +62,17 @@ COMPOSE = Path(__file__).parents[2] / "compose.yaml"
         ("http://127.0.0.1:8751", True),
         ("http://localhost:8751/v1", True),
         ("http://[::1]:8751", True),
-        (f"http://{BESIDE_IN_COMPOSE}:8751", True),
+        (f"http://{wiring.BESIDE_IN_COMPOSE}:8751", True),
         ("http://10.8.0.2:8751", False),
         ("https://node.example.com", False),
     ],
 )
 def test_measurements_say_when_a_node_thinks_on_the_same_machine(tmp_path: Path, url: str, here: bool) -> None:
-    assert note_of(Settings(data=tmp_path, model_url=url)) == (NODE_NOTE if here else "")
+    assert wiring.note_of(Settings(data=tmp_path, model_url=url)) == (wiring.NODE_NOTE if here else "")
 
 
 def test_compose_gives_its_nodes_that_name() -> None:
-    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
     beside = [one for name, one in services.items() if name.startswith(("node-", "llama-"))]
     assert len(beside) == 5
-    assert all(one["networks"]["outside"]["aliases"] == [BESIDE_IN_COMPOSE] for one in beside)
+    assert all(one["networks"]["outside"]["aliases"] == [wiring.BESIDE_IN_COMPOSE] for one in beside)
