@@ -11,6 +11,7 @@ from tests.bench import (
     endurance,
     faults,
     field,
+    history,
     injection,
     overhead,
     pages,
@@ -185,6 +186,18 @@ def measure_power(
 ) -> None:
     """How large a slowdown must be to be found, and how often there is a false alarm, from real sessions."""
     show("power", power.run(keep, parts=part.split(","), wanted=sessions, trials=trials, live=live))
+
+
+@app.command("history")
+def name_slow_commits(
+    repos: Bench = DEFAULT_BENCH,
+    only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
+    keep: Annotated[Path | None, typer.Option(help="Keep repos and data here.")] = None,
+    tolerant: Annotated[bool, typer.Option(help="Take disturbed sessions too; then nothing is recorded.")] = False,
+) -> None:
+    """Repos with a performance history: the commit that made it slow is named, and nothing else."""
+    named = tuple(name for name in only.split(",") if name)
+    show("performance-history", history.run(checked(repos), only=named, keep=keep, tolerant=tolerant))
 
 
 def checked(bench: Path) -> Path:

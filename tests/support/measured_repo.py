@@ -90,20 +90,23 @@ def history(repo: Path, versions: Sequence[tuple[str, str]]) -> list[str]:
     return [commit(repo, subject, {**FILES, "tortoise/__init__.py": text}) for subject, text in versions]
 
 
-def measuring_shop(sessions: Sessions, settings: Settings, sandbox: Sandbox, **changed: Any) -> Workshop:
-    """A worker's workshop without probes, whose gate lets everything pass."""
-    shop = wiring.with_sandbox(replace(wiring.service(settings), sessions=sessions), sandbox)
+def lenient(shop: Workshop) -> Workshop:
+    """The same workshop with a gate that lets every session pass."""
     assert shop.measuring is not None
 
     def stopwatch(box: Box, patience: Patience) -> Stopwatch:
         return Stopwatch(box, patience=patience, tolerance=ANYTHING)
 
-    measuring = replace(shop.measuring, stopwatch=stopwatch, rule=LENIENT, no_verdicts="")
+    return replace(shop, measuring=replace(shop.measuring, stopwatch=stopwatch, rule=LENIENT, no_verdicts=""))
+
+
+def measuring_shop(sessions: Sessions, settings: Settings, sandbox: Sandbox, **changed: Any) -> Workshop:
+    """A worker's workshop without probes, whose gate lets everything pass."""
+    shop = lenient(wiring.with_sandbox(replace(wiring.service(settings), sessions=sessions), sandbox))
     given: dict[str, Any] = {
         "probes": (),
         "prepare": install,
         "chat": None,
-        "measuring": measuring,
         "nudge": lambda review: None,
     }
     return replace(shop, **{**given, **changed})

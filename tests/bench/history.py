@@ -1,0 +1,77 @@
+"""Repos with a performance history: is the commit that made it slow named, and nothing else?
+
+Each repo of review-bench is reviewed at its first commit and then at its last, which holds both against each other,
+builds what lies between and names a commit. Its truth.json says which one it should be, or that there is none.
+"""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator import wiring
+from orchestrator.services import reviews, submitting, working
+from orchestrator.services.submitting import Submission
+from orchestrator.services.views import ReviewState
+from orchestrator.services.workshop import Workshop
+from orchestrator.store import comparisons, migrate
+from review_agents.records import Verdict
+from tests.bench import figures
+from tests.bench.reviewing import chosen, folder, made_repos
+from tests.support.boxes import bubblewrap, git, here
+from tests.support.measured_repo import lenient
+
+
+def run(
+    bench: Path, *, only: tuple[str, ...] = (), keep: Path | None = None, tolerant: bool = False
+) -> dict[str, float]:
+    """`tolerant`: take disturbed sessions too, to see on a busy machine that it works; nothing is recorded."""
+    result: dict[str, float] = {"repos": 0, "slow_commits": 0, "named": 0, "named_wrongly": 0, "contaminated": 0}
+    with folder(keep) as work:
+        for repo in chosen(made_repos(bench, work, fixed=False), only):
+            truth = json.loads((bench / repo.name / "truth.json").read_text(encoding="utf-8")).get("history")
+            told = reviewed(repo, Path(tempfile.mkdtemp(prefix="data-", dir=work)), tolerant)
+            wanted = truth["bad_commit"] if truth else None
+            result["repos"] += 1
+            result["slow_commits"] += wanted is not None
+            result["named"] += wanted is not None and told["named"] == {wanted}
+            result["named_wrongly"] += len(told["named"] - {wanted})
+            result["contaminated"] += told["contaminated"]
+            print(f"{repo.name}: named {sorted(told['named']) or 'nothing'}; {told['summary']}", flush=True)
+    if not only and not tolerant:
+        figures.record("performance-history", result)
+    return result
+
+
+def reviewed(repo: Path, data: Path, tolerant: bool) -> dict[str, Any]:
+    settings = here(data=data, host_lock=data / "lock", sandbox="bubblewrap", compare_minutes=10, bisect_minutes=30)
+    migrate.upgrade(settings.database)
+    shop = wiring.with_sandbox(wiring.service(settings), bubblewrap(settings))
+    shop = replace(shop, probes=(), nudge=lambda review: None)
+    shop = lenient(shop) if tolerant else shop
+    commits = git(repo, "rev-list", "--reverse", "--first-parent", "HEAD").split()
+    branch = git(repo, "rev-parse", "--abbrev-ref", "HEAD").strip()
+    try:
+        for commit in (commits[0], commits[-1]):
+            git(repo, "checkout", "-q", "-B", branch, commit)
+            review_id = submitting.submit(shop, Submission(str(repo), agents=False, force=True, from_cli=True))
+            working.do_one(shop, review_id)
+        return told(shop, review_id)
+    finally:
+        git(repo, "checkout", "-q", "-B", branch, commits[-1])
+        shop.sessions.engine.dispose()
+
+
+def told(shop: Workshop, review_id: Any) -> dict[str, Any]:
+    page = reviews.get(shop, review_id)
+    assert page.row.state is ReviewState.DONE, page.row.error
+    with shop.sessions.reading() as db:
+        found = comparisons.of_review(db, review_id)
+        steps = comparisons.change_points(db, page.row.repo_id)
+    (step,) = [step for step in page.steps if step.name.startswith("measure:")]
+    return {
+        "named": {row.culprit for row in steps if row.culprit},
+        "contaminated": sum(row.verdict is Verdict.CONTAMINATED for row in found),
+        "summary": step.summary or step.reason,
+    }
