@@ -28,8 +28,8 @@ from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaMemory, Kee
 from inference_node.kernels.plain.head import chosen
 from inference_node.kernels.plain.kv_write import rope_table
 from inference_node.kernels.plain.linear import ROWS, Feed, feed
-from inference_node.kernels.plain.mixture import room as mixture_room
 from inference_node.kernels.plain.packed import Weight
+from inference_node.kernels.plain.route import plan
 from inference_node.models.rope import Rope
 from inference_node.speculate.seam import Sampling
 
@@ -99,23 +99,15 @@ class Model:
         self.counts = room(max(1, s.layers if s.mixture else 1), 2, dtype=torch.int32)
         if s.mixture is not None:
             m = s.mixture
-            whole = mixture_room(
-                m.experts, m.top, bool(m.shared), hidden=s.hidden, width=m.width, dtype=self.dtype, device=device
-            )
-            each = whole.marks.shape[0]
+            whole = plan(m.experts, m.top, bool(m.shared), device)
+            self.plans = [replace(whole, count=self.counts[layer]) for layer in range(s.layers)]
+            self.normed = room(ROWS, s.hidden)
+            self.expert_hidden = room(ROWS, m.top + 1, m.width)
         else:
             self.middle = room(ROWS, s.intermediate)
-            each = 0
         # What programs of one launch wait for each other by, all layers' in one tensor: it is zeroed once a pass.
         own = marks_for(s.delta.key_heads, s.delta.value_heads) if s.delta is not None else 0
-        self.marks = room(s.layers * each + s.recurrent_layers * own, dtype=torch.int32)
-        self.delta_marks = self.marks[s.layers * each :].view(s.recurrent_layers, own)
-        if s.mixture is not None:
-            marks = self.marks[: s.layers * each].view(s.layers, each)
-            self.rooms = [
-                replace(whole, marks=marks[layer], plan=replace(whole.plan, count=self.counts[layer]))
-                for layer in range(s.layers)
-            ]
+        self.marks = room(s.recurrent_layers, own, dtype=torch.int32)
 
     @property
     def woken(self) -> torch.Tensor:
@@ -217,7 +209,7 @@ class Model:
             flow, b, a, part.rule, recurrent.memories[index], s.at(Field.SLOT), s.at(Field.FOLD), valid,
             self.delta_out, keep=recurrent.keep,
             snapshots=None if recurrent.snapshots is None else recurrent.snapshots[index],
-            marks=self.delta_marks[index],
+            marks=self.marks[index],
         )  # fmt: skip
 
     def _attention(
@@ -245,10 +237,14 @@ class Model:
             self.parts.linear(self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1])
             return
         assert m is not None
-        self.parts.mixture(
-            self.x, part.norm, part.router, part.up, part.down, valid, self.rooms[layer], self.x, eps=s.eps,
-            renormalise=m.renormalise, imposed=None if self.imposed is None else self.imposed[layer],
-            feed=self.fed[layer + 1], fresh=True,
+        where = self.plans[layer]
+        self.parts.route(
+            self.x, part.norm, part.router, valid, self.normed, where, eps=s.eps, renormalise=m.renormalise,
+            imposed=None if self.imposed is None else self.imposed[layer],
+        )  # fmt: skip
+        self.parts.expert_up(self.normed, part.up, where, self.expert_hidden)
+        self.parts.expert_down(
+            self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1]
         )  # fmt: skip
 
     def _head(self, s: Any, logits: torch.Tensor | None) -> None:

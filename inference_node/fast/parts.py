@@ -26,7 +26,8 @@ class Parts:
         ops = import_module(f"{side}.ops")
         self.embed, self.norm, self.gated_norm = ops.embed, ops.norm, ops.gated_norm
         self.linear, self.prefill_linear = ops.linear, ops.prefill_linear
-        self.mixture, self.prefill_experts, self.head = ops.mixture, ops.prefill_experts, ops.head
+        self.route, self.expert_up, self.expert_down = ops.route, ops.expert_up, ops.expert_down
+        self.prefill_experts, self.head = ops.prefill_experts, ops.head
 
         def of(module: str, name: str) -> Any:
             return getattr(import_module(f"{side}.{module}"), name)

@@ -344,8 +344,10 @@ def _experts(bench: Bench) -> None:
         out = torch.empty_like(x)
 
         def ours(x: torch.Tensor = x, valid: torch.Tensor = valid, out: torch.Tensor = out) -> None:
-            for part, room in zip(parts, model.rooms, strict=False):
-                model.parts.mixture(x, part.norm, part.router, part.up, part.down, valid, room, out)
+            for part, plan in zip(parts, model.plans, strict=False):
+                model.parts.route(x, part.norm, part.router, valid, model.normed, plan)
+                model.parts.expert_up(model.normed, part.up, plan, model.expert_hidden)
+                model.parts.expert_down(model.expert_hidden, part.down, plan, valid, x, out)
 
         best = None
         for kind in ("grouped_mm", "batched_mm", "eager"):

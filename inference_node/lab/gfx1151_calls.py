@@ -13,7 +13,7 @@ from inference_node.kernels.plain import packed, paged_attention
 from inference_node.kernels.plain.gated_delta_step import DeltaMemory, DeltaWeights, Keep
 from inference_node.kernels.plain.head import chosen
 from inference_node.kernels.plain.linear import feed
-from inference_node.kernels.plain.mixture import room as mixture_room
+from inference_node.kernels.plain.route import plan
 from inference_node.kernels.triton import ops
 
 META = torch.device("meta")
@@ -128,17 +128,14 @@ def linear() -> Iterator[Call]:
 
 
 def mixture() -> Iterator[Call]:
-    room = mixture_room(EXPERTS, TOP, True, hidden=HIDDEN, width=WIDTH, dtype=torch.bfloat16, device=META)
-    x, out, fed = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
-    router, h, hidden = bf16(EXPERTS + 1, HIDDEN), room.normed, room.hidden
-    yield partial(ops.route, x, fp32(HIDDEN), router, int32(1), h, room.plan)
-    for up, down in zip(
-        weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True), weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True),
-        strict=True,
-    ):  # fmt: skip
-        yield partial(ops.expert_up, h, up, room.plan, hidden)
-        yield partial(ops.expert_down, hidden, down, room.plan, int32(1), x, out, feed=fed)
-        yield partial(ops.mixture, x, fp32(HIDDEN), router, up, down, int32(1), room, out, feed=fed, fresh=True)
+    valid, where = int32(1), plan(EXPERTS, TOP, True, META)
+    x, h, out = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN)
+    hidden, fed = bf16(BLOCK, TOP + 1, WIDTH), feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where)
+    for up in weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True):
+        yield partial(ops.expert_up, h, up, where, hidden)
+    for down in weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True):
+        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed)
 
 
 def head() -> Iterator[Call]:

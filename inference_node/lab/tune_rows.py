@@ -1,5 +1,5 @@
 # mypy: disable-error-code="call-arg, arg-type, misc"
-"""Find the tiles of the small-M kernels on this accelerator, at the 35B's shapes: mixture, linear layers, delta step.
+"""Find the tiles of the small-M kernels on this accelerator, at the 35B's shapes: linear layers, delta step.
 
     python -m inference_node.lab.tune_rows FOLDER
 
@@ -19,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -27,44 +27,17 @@ from typing import Any
 import torch
 
 from inference_node.kernels.plain import gated_delta_step as plain_delta
-from inference_node.kernels.plain import mixture as plain_mixture
 from inference_node.kernels.plain.gated_delta_step import DeltaMemory, DeltaWeights, Keep
-from inference_node.kernels.plain.linear import ROWS, feed
+from inference_node.kernels.plain.linear import ROWS
 from inference_node.kernels.plain.packed import Weight, pack_int8
-from inference_node.kernels.triton import expert_mlp, tiles
 from inference_node.kernels.triton import gated_delta_step as fast_delta
-from inference_node.kernels.triton import mixture as fast_mixture
+from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.linear import linear
-from inference_node.kernels.triton.route import route
-from inference_node.kernels.triton.tiles import MixtureTile, Tile
+from inference_node.kernels.triton.tiles import Tile
 
 DEVICE = "cuda"
-REPEATS = 200  # of a call that must always give the same
-EXPERTS, TOP, HIDDEN, WIDTH = 256, 8, 2048, 512
 BLOCK, KEY_HEADS, HEADS, DIM = 16, 16, 32, 128
 CHANNELS = 2 * KEY_HEADS * DIM + HEADS * DIM
-WOKEN = ((1, 8), (16, 31), (16, 47), (16, 88))
-
-MIXTURES = {
-    "bf16": [
-        MixtureTile(32, 128, 16, 512, 4, 4, 3),
-        MixtureTile(32, 128, 32, 512, 4, 4, 2),
-        MixtureTile(32, 128, 16, 512, 4, 4, 2),
-        MixtureTile(32, 128, 32, 256, 4, 4, 3),
-        MixtureTile(32, 256, 16, 512, 4, 3, 3),
-        MixtureTile(64, 128, 16, 512, 4, 4, 3),
-        MixtureTile(64, 64, 16, 512, 4, 5, 3),
-        MixtureTile(32, 128, 16, 512, 2, 4, 5, wk=2),
-        MixtureTile(32, 128, 32, 512, 8, 4, 2),
-    ],
-    "int8": [
-        MixtureTile(32, 128, 16, 512, 4, 4, 3),
-        MixtureTile(32, 256, 16, 512, 4, 4, 3),
-        MixtureTile(64, 128, 32, 512, 4, 4, 3),
-        MixtureTile(64, 256, 32, 512, 4, 3, 2),
-        MixtureTile(32, 512, 32, 512, 4, 2, 3),
-    ],
-}
 WIDE = [
     Tile(32, 128, 2, 4),
     Tile(32, 128, 4, 4),
@@ -111,7 +84,7 @@ def main() -> int:
     tell("compiled", count)
     torch.manual_seed(0)
     with torch.inference_mode():
-        for part in (_deltas, _linears, _mixtures):
+        for part in (_deltas, _linears):
             try:
                 part(tell, best)
             except Exception as error:
@@ -123,14 +96,6 @@ def main() -> int:
 def apply(path: Path) -> None:
     """From now on this process uses the tiles of a file."""
     best = json.loads(path.read_text(encoding="utf-8"))
-    if "mixture" in best:
-        made = {kind: MixtureTile(**tile) for kind, tile in best["mixture"].items()}
-        own = tiles.mixture
-        tiles.mixture = lambda kind, hip=False: made.get(kind) or own(kind, hip)
-    else:
-        from inference_node.kernels.triton import ops
-
-        ops.mixture = launches_apart  # type: ignore[assignment]
     if "linear" in best:
         sizes = {name: Tile(**tile) for name, tile in best["linear"].items()}
         before = tiles.linear
@@ -142,24 +107,6 @@ def apply(path: Path) -> None:
         tiles.linear = chosen
     if "delta" in best:
         fast_delta.V_TILE, fast_delta.ENTER = best["delta"]
-    elif os.environ.get("OLD_DELTA"):
-        sys.path.insert(0, os.environ["OLD_DELTA"])
-        import old_delta
-
-        fast_delta.step = lambda *given, marks=None, **more: old_delta.step(*given, **more)
-
-
-def launches_apart(
-    x: torch.Tensor, factor: torch.Tensor, router: torch.Tensor, up: Weight, down: Weight, valid: torch.Tensor,
-    room: Any, out: torch.Tensor, *, eps: float = 1e-6, renormalise: bool = True, imposed: torch.Tensor | None = None,
-    feed: Any = None, fresh: bool = False,
-) -> torch.Tensor:  # fmt: skip
-    """The mixture in four launches, as it was before: what the one is compared with."""
-    rows = x.shape[0]
-    h, hidden = room.normed[:rows], room.hidden[:rows]
-    route(x, factor, router, valid, h, room.plan, eps=eps, renormalise=renormalise, imposed=imposed)
-    expert_mlp.expert_up(h, up, room.plan, hidden)
-    return expert_mlp.expert_down(hidden, down, room.plan, valid, x, out, feed=feed)
 
 
 # Compiling.
@@ -169,17 +116,6 @@ def _jobs() -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every candidate as a call on tensors that have shapes and no memory, the heaviest first."""
     from inference_node.lab import gfx1151_calls as shapes
 
-    meta = shapes.META
-    room = plain_mixture.room(EXPERTS, TOP, True, hidden=HIDDEN, width=WIDTH, dtype=torch.bfloat16, device=meta)
-    x, fed = shapes.bf16(ROWS, HIDDEN), feed(ROWS, shapes.fp32(HIDDEN), torch.bfloat16)
-    for kind, candidates in MIXTURES.items():
-        up, down = (_shaped(kind, EXPERTS + 1, *shape) for shape in ((2 * WIDTH, HIDDEN), (HIDDEN, WIDTH)))
-        for imposed in (shapes.int32(ROWS, TOP), None):
-            for index, tile in enumerate(candidates if imposed is not None else candidates[:1]):
-                yield f"mixture.{kind}.{index}", partial(
-                    fast_mixture.mixture, x, shapes.fp32(HIDDEN), shapes.bf16(EXPERTS + 1, HIDDEN), up, down,
-                    shapes.int32(1), room, x, imposed=imposed, feed=fed, fresh=True, tile=tile,
-                )  # fmt: skip
     for v_tile, enter in DELTAS:
         yield f"delta.{v_tile}.{enter}", partial(_meta_delta, v_tile, enter)
     for name, cuts in (("narrow", NARROW), ("wide", WIDE)):
@@ -286,68 +222,6 @@ def _packed(kind: str, weight: torch.Tensor) -> Weight:
 
 def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
     return round(float((found.float() - expected.float()).abs().max() / expected.float().abs().max()), 6)
-
-
-def _mixtures(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
-    from inference_node.lab.bench_kernels import imposed
-
-    whole = plain_mixture.room(
-        EXPERTS, TOP, True, hidden=HIDDEN, width=WIDTH, dtype=torch.bfloat16, device=torch.device(DEVICE)
-    )
-    calls = 40
-    marks = torch.zeros(calls, whole.marks.shape[0], dtype=torch.int32, device=DEVICE)
-    rooms = [replace(whole, marks=mark) for mark in marks]
-    factor, router = torch.rand(HIDDEN, device=DEVICE) + 0.5, _bf16(EXPERTS + 1, HIDDEN, scale=0.05)
-    raw = [(_bf16(EXPERTS + 1, 2 * WIDTH, HIDDEN, scale=0.02), _bf16(EXPERTS + 1, HIDDEN, WIDTH, scale=0.04))
-           for _ in range(3)]  # fmt: skip
-    x, fed = _bf16(ROWS, HIDDEN), feed(ROWS, factor, torch.bfloat16)
-
-    def run(module: Any, x: torch.Tensor, valid: int, weights: Any, **more: Any) -> torch.Tensor:
-        out = torch.full_like(x, float("nan"))
-        module.mixture(x, factor, router, *weights, _int(valid), whole, out, feed=fed, **more)
-        return out
-
-    for kind, candidates in MIXTURES.items():
-        weights = [tuple(_packed(kind, part) for part in parts) for parts in raw]
-        block = run(fast_mixture, x, ROWS, weights[0])
-        twin = run(plain_mixture, x, ROWS, weights[0])
-        tell(f"mixture.{kind}.apart", _apart(block, twin))
-        same = all(torch.equal(run(fast_mixture, x, ROWS, weights[0]), block) for _ in range(REPEATS))
-        rows = []
-        for row in range(ROWS):
-            alone = torch.full_like(x, float("nan"))
-            alone[0] = x[row]
-            rows.append(torch.equal(run(fast_mixture, alone, 1, weights[0])[0], block[row]))
-        tell(f"mixture.{kind}.bits", [same, all(rows)])
-        right = same and all(rows) and _apart(block, twin) < 0.02
-
-        def times(mixture: Callable[..., Any], kind_weights: Any = weights, **more: Any) -> list[float]:
-            result = []
-            for rows, woken in WOKEN:
-                ids = torch.zeros(ROWS, TOP, dtype=torch.int32, device=DEVICE)
-                ids[:rows] = imposed(EXPERTS, woken, rows, TOP).to(DEVICE)
-                valid, out = _int(rows), torch.empty_like(x)
-                turn = [
-                    partial(mixture, x, factor, router, *kind_weights[i % 3], valid, room, out, imposed=ids, feed=fed,
-                            fresh=True, **more)
-                    for i, room in enumerate(rooms)
-                ]  # fmt: skip
-                result.append(round(_timed(turn, marks.zero_), 2))
-            return result
-
-        tell(f"mixture.{kind}.launches_apart", apart := times(launches_apart))
-        scores = []
-        for index, tile in enumerate(candidates):
-            try:
-                found = times(fast_mixture.mixture, tile=tile)
-                scores.append((found[0] / apart[0] + found[2] / apart[2], index))
-                tell(f"mixture.{kind}.{index}", [*found, asdict(tile)])
-            except Exception as error:
-                tell(f"mixture.{kind}.{index}", f"{type(error).__name__}: {error}"[:200])
-        if right and scores and min(scores)[0] < 2.0:
-            best.setdefault("mixture", {})[kind] = asdict(candidates[min(scores)[1]])
-        tell(f"mixture.{kind}.best", best.get("mixture", {}).get(kind))
-        del weights
 
 
 def _deltas(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:

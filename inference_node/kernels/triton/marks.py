@@ -4,7 +4,7 @@ A mark is an int32 word that is zero at the start and counts pieces of work that
 nobody, or for earlier ones, may be waited for. A wait gives up after a number of tries: a broken mark is a wrong result
 and not a hang.
 
-Checked by: tests/inference_node/kernels/triton/test_mixture.py, test_gated_delta_step.py
+Checked by: tests/inference_node/kernels/triton/test_gated_delta_step.py
 """
 
 from __future__ import annotations

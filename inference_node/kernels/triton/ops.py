@@ -9,7 +9,6 @@ from inference_node.kernels.triton.gated_delta_step import step as delta_step
 from inference_node.kernels.triton.head import head
 from inference_node.kernels.triton.kv_write import write as kv_write
 from inference_node.kernels.triton.linear import linear
-from inference_node.kernels.triton.mixture import mixture
 from inference_node.kernels.triton.norm import add_norm, gated_norm, norm
 from inference_node.kernels.triton.paged_attention import attend as block_attention
 from inference_node.kernels.triton.prefill_attention import attend as prefill_attention
@@ -31,7 +30,6 @@ __all__ = [
     "head",
     "kv_write",
     "linear",
-    "mixture",
     "norm",
     "prefill_attention",
     "prefill_experts",

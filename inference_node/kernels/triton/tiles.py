@@ -34,7 +34,7 @@ HIP = bool(torch.version.hip)
 until nothing spilled. Functions take it as an argument so that they can be asked about the other side."""
 
 
-def stages(tile: Tile | MixtureTile | PrefillTile, hip: bool = HIP) -> int:
+def stages(tile: Tile | PrefillTile, hip: bool = HIP) -> int:
     """On HIP loads are kept in registers, and more than two stages spill."""
     return min(tile.stages, 2) if hip else tile.stages
 
@@ -48,7 +48,7 @@ def linear(n: int, k: int, kind: str = "bf16") -> Tile:
     """Few output features: narrow tiles, so that every core has one, and K shared out among the warps."""
     if n <= 4096:
         return Tile(16, 256, 4, 6, wk=4).within(k)
-    return Tile(32, 128, 2, 4).within(k)
+    return Tile(32, 128, 4 if kind == "int8" else 2, 4).within(k)
 
 
 def router(hip: bool = HIP) -> Tile:
@@ -70,38 +70,6 @@ def expert_down(kind: str, hip: bool = HIP) -> Tile:
 
 def head(hip: bool = HIP) -> Tile:
     return Tile(64, 128, 4, 2) if hip else Tile(128, 128, 4, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureTile:
-    """How the pieces of a mixture are cut: output and input features of each kind of piece."""
-
-    up_n: int
-    up_k: int
-    down_n: int
-    down_k: int
-    warps: int
-    stages: int
-    per_core: int  # programs per multiprocessor
-    wk: int = 4  # parts of K of a down piece, one for each warp
-    score_n: int = 16
-    score_k: int = 64
-
-    def within(self, k: int, width: int) -> MixtureTile:
-        """No wider than the weights are; matrix units want at least 16."""
-        fits = (max(16, min(block, triton.next_power_of_2(size))) for block, size in
-                ((self.up_k, k), (self.down_k, width)))  # fmt: skip
-        up_k, down_k = fits
-        return replace(self, up_k=up_k, down_k=down_k, wk=max(1, min(self.wk, down_k // 16)))
-
-
-def mixture(kind: str, hip: bool = HIP) -> MixtureTile:
-    """By the form of the weight. A down piece as long as an expert is wide has all its weight on the way at once."""
-    if kind == "mxfp4":
-        return MixtureTile(16, 64, 16, 64, 4, 2, 2) if hip else MixtureTile(32, 128, 16, 256, 4, 4, 4)
-    if hip:
-        return MixtureTile(32, 64, 16, 256, 4, 1, 2)
-    return MixtureTile(32, 128, 32, 512, 4, 4, 4)
 
 
 @dataclass(frozen=True, slots=True)
