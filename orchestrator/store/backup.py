@@ -51,8 +51,10 @@ from orchestrator.store.migrate import (
     scripts,
 )
 from orchestrator.store.session import Sessions, make_engine
+from orchestrator.store.tables import metadata as ours_now
 
 VERSIONS = "alembic_version"  # says which revision the tables are at; not a table of rows
+FORMER: frozenset[str] = frozenset()  # tables that an earlier revision had and a later one dropped
 ROWS_AT_ONCE = 500
 TYPES: Mapping[str, TypeEngine[Any]] = {
     "uuid": Uuid(),
@@ -192,10 +194,10 @@ def rows_in(connection: Connection) -> int:
 
 
 def tables_of(connection: Connection) -> list[Table]:
-    """As they are, each after those that it refers to."""
+    """Ours as they are, each after those that it refers to. Others' tables may live in the same database."""
     metadata = MetaData()
-    names = inspect(connection).get_table_names()
-    metadata.reflect(connection, only=names)
+    ours = ours_now.tables.keys() | FORMER | {VERSIONS}
+    metadata.reflect(connection, only=sorted(ours.intersection(inspect(connection).get_table_names())))
     return metadata.sorted_tables
 
 

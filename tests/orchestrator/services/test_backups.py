@@ -102,12 +102,13 @@ def test_a_backup_is_one_state_although_others_write_meanwhile(database: Databas
         while not stop.is_set():
             with sessions.begin() as db:
                 make_review(db, make_repo(db))
+            stop.wait(0.01)
 
     threads = [threading.Thread(target=write) for _ in range(2)]
     for thread in threads:
         thread.start()
     try:
-        files = [backups.make(first, None, version="1") for _ in range(3)]
+        files = [backups.make(first, None, version="1") for _ in range(2)]
     finally:
         stop.set()
         for thread in threads:
@@ -252,6 +253,23 @@ def test_what_is_there_is_thrown_away_only_when_asked_and_never_under_a_worker(
     with sessions.reading() as db:
         assert db.query(LogChunk).count() > 0 and db.query(Repo).filter_by(name=NASTY).count() == 1
     sessions.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=PG)])
+def test_tables_of_somebody_else_in_the_same_database_are_left_alone(
+    database: Database, tmp_path: Path, kind: str
+) -> None:
+    settings = database(kind)
+    upgrade(settings.database)
+    engine = make_engine(settings.database)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE theirs (id INTEGER PRIMARY KEY, secret TEXT)"))
+        connection.execute(text("INSERT INTO theirs VALUES (1, 'kept')"))
+    assert "theirs" not in digests(settings, tmp_path / "a")
+    backups.restore(settings, backups.make(settings, None, version="1"), replace=True)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT secret FROM theirs")).scalar() == "kept"
+    engine.dispose()
 
 
 def test_only_our_own_old_backups_are_removed(database: Database) -> None:
