@@ -1,16 +1,19 @@
 """From what an agent records to a candidate: checked by code, placed by code, and only then stored."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from review_agents.identity import clean_path, fingerprints_of, similar
 from review_agents.probes.source_tree import around_line
 from review_agents.records import Candidate, Environment, Place, Reproduction, Source, Symptom
 from review_agents.rules import RULES, fits
 from review_agents.tools import RecordFinding
+from review_agents.visible import quoted
 
 ReadSource = Callable[[str], str | None]  # a tracked file's text at the commit; None: no such file
 NEAR_LINES = 3  # of a file, shown when a quote is not in it
 TIMEOUT_S = 120.0
+SHOWN_KNOWN = 3  # findings that one is taken for
 
 
 class Refused(ValueError):
@@ -41,6 +44,7 @@ def candidate_of(asked: RecordFinding, *, focus: str, source: ReadSource, contro
         opinion=asked.opinion,
         focus=focus,
         source=Source.AGENT,
+        differs=" ".join(asked.differs.split()),
     )
 
 
@@ -159,24 +163,90 @@ def headings_above(text: str, line: int) -> str:
 # Told before ---------------------------------------------------------------------------------
 
 
-def repeated(candidate: Candidate, known: Iterable[Candidate]) -> Candidate | None:
-    """What was claimed before and is the same: a fingerprint, a proof or a quoted line in common, or much the same
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A finding that a candidate is taken for."""
+
+    number: int  # among all that is claimed, counted from 1
+    candidate: Candidate
+    why: str  # what they have in common, in words for the agent
+
+
+def repeated(candidate: Candidate, known: Sequence[Candidate]) -> list[Known]:
+    """What was claimed before and may be the same: a fingerprint, a proof or a quoted line in common, or much the same
     words about the same symbol."""
-    mine = fingerprints_of(candidate)
-    return next((other for other in known if mine & fingerprints_of(other) or alike(candidate, other)), None)
+    return [Known(at, other, why) for at, other in enumerate(known, 1) if (why := in_common(candidate, other))]
 
 
-def alike(candidate: Candidate, other: Candidate) -> bool:
-    if candidate.reproduction and other.reproduction and candidate.reproduction.command == other.reproduction.command:
-        return True
+def in_common(candidate: Candidate, other: Candidate) -> str:
+    """Why the two are taken for one fault; "" when they are not."""
+    if same_script(candidate, other):
+        return "it has the same script"
     if candidate.kind is not other.kind:
-        return False
+        return ""
     place = candidate.places[0]
     here = [one for one in other.places if one.file == place.file]
     if any(one.quote == place.quote and one.line == place.line for one in here):
-        return True
+        return f"it is of the same kind and quotes the same line of {place.file}"
+    where = f"`{place.symbol}` of {place.file}" if place.symbol else f"line {place.line} of {place.file}"
+    if fingerprints_of(candidate) & fingerprints_of(other):
+        return f"it has the same kind and rule in {where if place.symbol else place.file}"
     near = any((one.symbol or one.line) == (place.symbol or place.line) for one in here)
-    return near and similar(candidate.title, other.title)
+    if near and similar(candidate.title, other.title):
+        return f"it is of the same kind, in {where}, with a similar title"
+    return ""
+
+
+def same_script(candidate: Candidate, other: Candidate) -> bool:
+    mine, theirs = candidate.reproduction, other.reproduction
+    return mine is not None and theirs is not None and mine.command.split() == theirs.command.split()
+
+
+def inseparable(candidate: Candidate, other: Candidate) -> str:
+    """Why their proofs cannot tell the two apart, in words for the agent; "" when they may. What the scripts really
+    show is for whoever can run them."""
+    mine, theirs = candidate.reproduction, other.reproduction
+    if mine is None:
+        return "" if theirs is not None else "neither has a script, so nothing tells them apart"
+    if theirs is None:
+        return ""
+    if same_script(candidate, other):
+        return "both have the same script"
+    texts = {" ".join(text.split()) for text in mine.symptom.contains}
+    if theirs.symptom.contains and texts <= {" ".join(text.split()) for text in theirs.symptom.contains}:
+        return f"both are known by the same text ({'; '.join(sorted(texts))}): name one that only this fault prints"
+    return ""
+
+
+def refusal(known: Sequence[Known], mark: str) -> str:
+    """For the agent: what its finding is taken for, why, and what to do when that is wrong."""
+    shown = known[:SHOWN_KNOWN]
+    lines = [f"finding:{one.number} {in_a_line(one.candidate)}\n  {proof_in_a_line(one.candidate)}" for one in shown]
+    why = "; ".join(f"finding:{one.number} because {one.why}" for one in shown)
+    return (
+        f"Not stored: it is known already, taken for {why}.\n"
+        f"{quoted(chr(10).join(lines), mark=mark, label='known findings')}\n"
+        "If it is the same fault, go on with something else. If it is another one, which would still be there when "
+        "that one is mended, record it again and say in `differs` what differs. It is then stored when its proof holds "
+        "and neither script shows the text of the other."
+    )
+
+
+def proof_in_a_line(candidate: Candidate) -> str:
+    if candidate.reproduction is None:
+        return "an opinion, without a script"
+    texts = candidate.reproduction.symptom.contains
+    return f"its script prints {', '.join(map(repr, texts))}" if texts else candidate.reproduction.observed[:200]
+
+
+def whole(number: int, candidate: Candidate) -> str:
+    """All that is known of a claim, for an agent that wants to read it."""
+    places = [f"{one.file}:{one.line or ''} {one.quote}".rstrip() for one in candidate.places]
+    parts = [in_a_line(candidate), candidate.description, "Places:", *places]
+    if (proof := candidate.reproduction) is not None:
+        parts += ["Script:", proof.command, f"Expected: {proof.expected}", f"Observed: {proof.observed}"]
+        parts.append(proof_in_a_line(candidate))
+    return f"finding:{number} " + "\n".join(parts)
 
 
 def in_a_line(candidate: Candidate) -> str:
@@ -185,5 +255,6 @@ def in_a_line(candidate: Candidate) -> str:
     return f"[{candidate.kind}, {candidate.severity}] {candidate.title} ({where})"
 
 
-def listed(candidates: Sequence[Candidate]) -> list[str]:
-    return [in_a_line(candidate) for candidate in candidates]
+def listed(candidates: Sequence[Candidate], *, first: int = 1) -> list[str]:
+    """A line each, numbered as they can be read."""
+    return [f"{number}. {in_a_line(candidate)}" for number, candidate in enumerate(candidates, first)]

@@ -475,19 +475,24 @@ MOST_OTHERS = 3
 
 def others(best: Claim, rest: Sequence[Claim]) -> tuple[Another, ...]:
     """What agents proved about the same place that is not merely the same in other words."""
+    kept = [best.candidate]
     found: list[Another] = []
     for claim in rest:
-        candidate, told = claim.candidate, [best.candidate.title, *(one.title for one in found)]
+        candidate = claim.candidate
         if candidate.source is not Source.AGENT or claim.verification.state is not VerificationState.CONFIRMED:
             continue
-        if candidate.reproduction is None:
+        if candidate.reproduction is None or any(same_words(candidate, one) for one in kept):
             continue
-        if not candidate.differs and any(similar(candidate.title, title) for title in told):
-            continue  # where it was said to differ, its proof has been set against the other's
+        kept.append(candidate)
         found.append(
             Another(title=candidate.title, description=candidate.description, reproduction=candidate.reproduction)
         )
     return tuple(found[:MOST_OTHERS])
+
+
+def same_words(one: Candidate, other: Candidate) -> bool:
+    """Whether one is the other in other words; not where one was said to differ, which their proofs had to show."""
+    return not one.differs and not other.differs and similar(one.title, other.title)
 
 
 def carrying(now: Candidate, before: Candidate) -> Candidate:

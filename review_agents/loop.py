@@ -6,7 +6,10 @@ five times over, end the focus. Findings are stored as they come, so an end at a
 """
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from review_agents import claims, conversation, parsing
@@ -34,15 +37,21 @@ from review_agents.records import (
 )
 from review_agents.repetition import Watch
 from review_agents.tools import DESCRIPTIONS, Arguments, BadArguments, Finish, RecordFinding, checked, offered
+from review_agents.visible import beginning
 
 NATIVE, TEXT = "native", "text"
 COMMAND_S = 600.0
+EVERY_TURNS = 10  # the turns that are left are told
+FEW_TURNS = 3  # before those that are kept for concluding: they are told once more
 MOST_CUTS = 3  # of the history, in one focus
 KEPT_TURNS = 4  # behind a cut
 SHRINKS_BY = 0.1  # at least, or the cut goes deeper
 SECOND_TIME = 2  # a finding that fails its trial is stored when it is recorded again
 ROOM_CHARS = 6000  # of an answer that was cut off, put back into the history
 LISTED_CALLS = 60
+REFUSAL_CHARS = 160
+RECORD, NOT_STORED = "record_finding", "Not stored"
+FINDING = re.compile(r"finding:(\d{1,6})")
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,8 @@ class Task:
     control: str | None = None  # for reproductions without one
     earlier: tuple[Entry, ...] = ()
     recorded: tuple[Candidate, ...] = ()  # by this focus, before it was interrupted
-    claimed: tuple[Candidate, ...] = ()  # by probes and other focuses
+    claimed: tuple[Candidate, ...] = ()  # by probes and other focuses, in the order of their numbers
+    documents: Mapping[str, str] = field(default_factory=dict)  # what can be read by name, for example evidence:tests
 
 
 @dataclass
@@ -71,6 +81,8 @@ class World:
     clock: Callable[[], float]
     cancelled: Callable[[], bool] = lambda: False
     trial: Callable[[Candidate], str] = lambda candidate: ""  # why its proof does not hold, or ""
+    # Why the scripts of a claim and of a known one show the same fault, or "".
+    same_outcome: Callable[[Candidate, Candidate], str] = lambda candidate, known: ""
 
 
 def review(task: Task, world: World, meter: Meter) -> FocusResult:
@@ -93,11 +105,12 @@ class Loop:
     failures: int = 0  # in a row
     number: int = 0  # of the call
     told: set[str] = field(default_factory=set)
+    refusals: dict[str, str] = field(default_factory=dict)  # by title
 
     def __post_init__(self) -> None:
         self.talk = Conversation(self.world.keep, self.task.earlier)
         self.found = list(self.task.recorded)
-        self.hands = Hands(self.world.workspace, mark=self.task.mark, longest_s=COMMAND_S)
+        self.hands = Hands(self.world.workspace, mark=self.task.mark, longest_s=COMMAND_S, document=self.document)
         protocol = conversation.protocol_of(self.task.earlier)
         self.native = protocol == NATIVE if protocol else self.task.ability.native_tools
         self.cuts = 0
@@ -126,6 +139,8 @@ class Loop:
                 self.meter.count(entry.answer.usage)
         for one in self.talk.history:
             self.calls += map(in_a_line, one.calls)
+        for asked, said in refused_before(self.task.earlier):
+            self.note_refusal(asked, said)
         self.number = len(self.calls)
         self.talk.mend()
         self.talk.tell(render("reset"))
@@ -155,7 +170,13 @@ class Loop:
             model=self.task.ability.model,
             node=self.task.ability.node,
             protocol=NATIVE if self.native else TEXT,
+            refused=self.still_refused(),
         )
+
+    def still_refused(self) -> tuple[str, ...]:
+        """What was refused and not stored later, each once."""
+        stored = {one.title for one in self.found}
+        return tuple(line for title, line in self.refusals.items() if title not in stored)
 
     def say_how_much_is_left(self) -> None:
         """Once when most is spent, once when only concluding is left."""
@@ -287,9 +308,18 @@ class Loop:
             elif self.ended is None:
                 note = self.judge_repetition(call, result)
             also = self.left_over(read, len(wanted)) if at == last else ""
+            left = self.turns_left() if at == last and self.ended is None else ""
             # Notes go with the result: a message of ours would make thinking models' templates render earlier turns
             # anew, and the node would have to read them again.
-            self.give(call, "\n\n".join(part for part in (result, note, also) if part), candidate)
+            self.give(call, "\n\n".join(part for part in (result, note, also, left) if part), candidate)
+
+    def turns_left(self) -> str:
+        """Now and then, and when few are left; with a result, because what stands in the history never changes."""
+        budget = self.task.focus.budget
+        left = budget.turns - self.meter.turns
+        if "conclude" in self.told or (self.meter.turns % EVERY_TURNS and left != budget.conclude_turns + FEW_TURNS):
+            return ""
+        return f"({left} of {budget.turns} turns are left, the last {budget.conclude_turns} only for recording.)"
 
     def left_over(self, read: parsing.Read, carried_out: int) -> str:
         """What else the answer held that was not carried out."""
@@ -306,7 +336,7 @@ class Loop:
         if self.native:
             message = Message(role=Role.TOOL, text=result, call_id=call.id, name=call.name)
         else:
-            message = Message(role=Role.USER, text=f"Result of {call.name}:\n{result}")
+            message = Message(role=Role.USER, text=in_text(call.name, result))
         self.talk.say(message, candidate)
         if candidate is not None:
             self.found.append(candidate)
@@ -335,7 +365,10 @@ class Loop:
         self.failures = 0
         self.calls.append(in_a_line(call))
         if isinstance(arguments, RecordFinding):
-            return self.record(arguments)
+            said, candidate = self.record(arguments)
+            if candidate is None:
+                self.note_refusal(arguments, said)
+            return said, candidate
         if isinstance(arguments, Finish):
             return self.finish(arguments), None
         result = self.hands.do(arguments, number)
@@ -352,6 +385,11 @@ class Loop:
             return render("no_progress", calls=times) if period == 0 else render("nudge", times=times, period=period)
         return ""
 
+    def note_refusal(self, asked: RecordFinding, said: str) -> None:
+        title = " ".join(asked.title.split())
+        why = beginning(" ".join(said.partition("\n")[0].split()), REFUSAL_CHARS)
+        self.refusals[title] = f"{title} ({asked.file}): {why}"
+
     def record(self, asked: RecordFinding) -> tuple[str, Candidate | None]:
         if len(self.found) >= self.task.focus.budget.findings:
             return f"Not stored: {len(self.found)} findings are the most that one focus records. Call finish.", None
@@ -361,19 +399,42 @@ class Loop:
             )
         except Refused as error:
             return f"Not stored: {error}", None
-        known = claims.repeated(candidate, [*self.found, *self.task.claimed])
-        if known is not None:
-            return f"Not stored: it is known already as “{known.title}”.", None
+        known = claims.repeated(candidate, self.known)
+        if known and not candidate.differs:
+            return claims.refusal(known, self.task.mark), None
+        problem = next((why for one in known if (why := claims.inseparable(candidate, one.candidate))), "")
+        if problem:
+            return f"Not stored: it is known already, and `differs` alone is no proof: {problem}.", None
+        candidate = candidate if known else candidate.model_copy(update={"differs": ""})  # it differs from nothing
         key = f"{candidate.kind} {candidate.places[0].file} {candidate.places[0].symbol or candidate.places[0].line}"
         self.tried[key] = self.tried.get(key, 0) + 1
         problem = self.world.trial(candidate)
+        if problem and known:
+            return f"Not stored. To be another fault than the known one its proof must hold: {problem}", None
         if problem and self.tried[key] < SECOND_TIME:
             return (
                 f"Not stored yet. Its script was run in a fresh container: {problem}\n"
                 "Mend the script and record it again. If you are sure, record it as it is: it is then stored unproved."
             ), None
+        for one in known:
+            if same := self.world.same_outcome(candidate, one.candidate):
+                return f"Not stored: it is known already as finding:{one.number}, because {same}.", None
+        del self.tried[key]  # what is recorded next at that place is another fault, and is tried anew
         proof = "an opinion" if candidate.opinion else "its proof did not hold" if problem else "its proof held"
-        return f"Stored as finding {len(self.found) + 1} ({proof}).", candidate
+        return f"Stored as finding {len(self.known) + 1} ({proof}).", candidate
+
+    @property
+    def known(self) -> list[Candidate]:
+        """All that is claimed, in the order of its numbers."""
+        return [*self.task.claimed, *self.found]
+
+    def document(self, name: str) -> str | None:
+        """A text of ours that can be read by its name: a finding, or what a check said."""
+        kept = FINDING.fullmatch(name)
+        if kept is None:
+            return self.task.documents.get(name)
+        known, number = self.known, int(kept[1])
+        return claims.whole(number, known[number - 1]) if 1 <= number <= len(known) else None
 
     def finish(self, asked: Finish) -> str:
         self.report = Report(
@@ -417,10 +478,42 @@ class Loop:
             "cut",
             turns=gone,
             commands=self.calls[:-kept_turns][-LISTED_CALLS:] if kept_turns else self.calls[-LISTED_CALLS:],
-            findings=claims.listed(self.found),
+            findings=claims.listed(self.found, first=len(self.task.claimed) + 1),
         )
         summary = Message(role=Role.USER, text=words)
         return (*history[:head], summary, *history[start:])
+
+
+def refused_before(entries: Iterable[Entry]) -> list[tuple[RecordFinding, str]]:
+    """The findings of a stored conversation that were not stored, each with what the model was told."""
+    found: list[tuple[RecordFinding, str]] = []
+    asked: deque[Wanted] = deque()
+    for entry in entries:
+        message = entry.message
+        if message is None:
+            continue
+        if message.role is Role.ASSISTANT:
+            calls = parsing.read(Answer(text=message.text, calls=message.calls)).calls
+            asked = deque(call for call in calls if call.name == RECORD)
+        elif asked and (said := result_of_recording(message)) is not None:
+            call = asked.popleft()
+            with suppress(BadArguments):
+                arguments = checked(RECORD, call.arguments)
+                if isinstance(arguments, RecordFinding) and said.startswith(NOT_STORED):
+                    found.append((arguments, said))
+    return found
+
+
+def result_of_recording(message: Message) -> str | None:
+    if message.role is Role.TOOL:
+        return message.text if message.name == RECORD else None
+    before = in_text(RECORD, "")
+    return message.text.removeprefix(before) if message.text.startswith(before) else None
+
+
+def in_text(tool: str, result: str) -> str:
+    """A tool's result in the plain-text protocol."""
+    return f"Result of {tool}:\n{result}"
 
 
 def kept_of(wanted: Wanted, arguments: Arguments | None) -> str:

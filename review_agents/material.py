@@ -4,23 +4,26 @@ It stands at the front of each conversation, so a node that keeps prefixes reads
 """
 
 import ast
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
 from review_agents import claims
 from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Flavour, Focus, Profile
+from review_agents.lifecycle import one_each
+from review_agents.parsing import MOST_CALLS
 from review_agents.probes.source_tree import is_test_path, parsed
 from review_agents.prompts import render
 from review_agents.records import Candidate, Message, ProbeResult, ProbeState, Repo, Role
 from review_agents.tools import offered
-from review_agents.visible import cut, quoted
+from review_agents.visible import beginning, cut, quoted
 
 CHARS = 24_000  # of all material; less where the model's context is small
 CHARS_A_TOKEN = 3  # careful: code and tables have short tokens
 SHARE = 0.35  # of the context, for the material
 README_SHARE, MAP_SHARE = 0.35, 0.35
 LISTED_FILES = 150
-FACT_CHARS = 160
+FACT_CHARS, SAID_CHARS = 160, 400  # of a fact and of a summary; longer ones are cut between words
 SHOW_BYTES = 200_000  # larger files are named, not read
 
 ReadSource = Callable[[str], str | None]
@@ -35,6 +38,7 @@ def opening(
     mark: str,
     native: bool,
     claimed: Sequence[Candidate] = (),
+    refused: Sequence[str] = (),
     profile: Profile = Profile.GENERAL,
     flavour: Flavour = Flavour.PRODUCTION,
     context_tokens: int | None = None,
@@ -49,8 +53,15 @@ def opening(
         mark=mark,
         native=native,
         tools=tools,
+        most_calls=MOST_CALLS,
     )
-    task = render("task", focus=focus, claimed=claims_quoted(claimed, mark))
+    first = len(probed(results)) + 1
+    task = render(
+        "task",
+        focus=focus,
+        claimed=claims_quoted(claimed, mark, first=first),
+        refused=quoted("\n".join(refused), mark=mark, label="refused") if refused else "",
+    )
     return (
         Message(role=Role.SYSTEM, text=system),
         Message(role=Role.USER, text=material(repo, results, source, mark=mark, chars=chars_for(context_tokens))),
@@ -59,9 +70,14 @@ def opening(
     )
 
 
-def claims_quoted(claimed: Sequence[Candidate], mark: str) -> str:
+def probed(results: Mapping[str, ProbeResult]) -> tuple[Candidate, ...]:
+    """What checks claim, each fault once, in the order of their numbers."""
+    return one_each([candidate for result in results.values() for candidate in result.candidates])
+
+
+def claims_quoted(claimed: Sequence[Candidate], mark: str, *, first: int) -> str:
     """Titles quote the repo, so they are material, too."""
-    return quoted("\n".join(claims.listed(claimed)), mark=mark, label="findings") if claimed else ""
+    return quoted("\n".join(claims.listed(claimed, first=first)), mark=mark, label="findings") if claimed else ""
 
 
 def chars_for(context_tokens: int | None) -> int:
@@ -80,9 +96,15 @@ def material(repo: Repo, results: Mapping[str, ProbeResult], source: ReadSource,
         name=" ".join(repo.name.split())[:80],
         commit=repo.commit,
         commit_date=repo.commit_date,
-        evidence=quoted(cut(evidence, most=chars - readme - map_chars), mark=mark, label="evidence"),
+        evidence=quoted(
+            cut(evidence, most=chars - readme - map_chars, advice="; read evidence:CHECK shows one whole"),
+            mark=mark,
+            label="evidence",
+        ),
         map=quoted(repo_map(repo, source, chars=map_chars), mark=mark, label="files and what they define"),
-        readme=quoted(cut(text, most=readme), mark=mark, label=f"file {name}") if name else "There is no README.",
+        readme=quoted(cut(text, most=readme, advice=f"; read {name}"), mark=mark, label=f"file {name}")
+        if name
+        else "There is no README.",
     )
 
 
@@ -100,16 +122,30 @@ def evidence_digest(results: Mapping[str, ProbeResult]) -> str:
     for result in results.values():
         said = " ".join((result.summary or result.reason).split())
         state = "could not run" if result.state is ProbeState.COULD_NOT_RUN else str(result.state).replace("_", " ")
-        lines.append(f"{result.probe}: {state}{': ' + said[:400] if said else ''}")
+        lines.append(f"{result.probe}: {state}{': ' + shortened(said, SAID_CHARS) if said else ''}")
         lines += [f"  {line}" for line in facts_in_lines(result.facts)]
         for one in result.measurements:
             if one.median is not None:
                 lines.append(f"  measured {one.name}: median {one.median:.3g} {one.unit}, spread {one.spread or 0:.1%}")
-    claimed = [candidate for result in results.values() for candidate in result.candidates]
-    if claimed:
+    if claimed := probed(results):
         lines.append("Claimed by these checks already (each is proved by code, do not record them again):")
-        lines += [f"- {line}" for line in claims.listed(claimed)]
+        lines += claims.listed(claimed)
     return "\n".join(lines)
+
+
+def whole_evidence(results: Mapping[str, ProbeResult]) -> dict[str, str]:
+    """All that each check said, under the name by which an agent can read it."""
+    return {f"evidence:{result.probe}": in_full(result) for result in results.values()}
+
+
+def in_full(result: ProbeResult) -> str:
+    parts = [f"{result.probe}: {result.state}", result.summary, result.reason]
+    for name, value in result.facts.items():
+        if isinstance(value, list):
+            parts += [f"{name}:", *(f"- {one if isinstance(one, str) else json.dumps(one)}" for one in value)]
+        else:
+            parts.append(f"{name}: {value if isinstance(value, str) else json.dumps(value)}")
+    return "\n".join(part for part in [*parts, result.log] if part)
 
 
 def facts_in_lines(facts: Mapping[str, object], *, most: int = 6) -> list[str]:
@@ -117,10 +153,26 @@ def facts_in_lines(facts: Mapping[str, object], *, most: int = 6) -> list[str]:
     lines = []
     for name, value in facts.items():
         if isinstance(value, bool | int | str) and str(value):
-            lines.append(f"{name.replace('_', ' ')}: {' '.join(str(value).split())[:FACT_CHARS]}")
+            lines.append(f"{name.replace('_', ' ')}: {shortened(str(value), FACT_CHARS)}")
         elif isinstance(value, list) and value and all(isinstance(one, str | int) for one in value):
-            lines.append(f"{name.replace('_', ' ')}: {', '.join(map(str, value))[:FACT_CHARS]}")
+            lines.append(f"{name.replace('_', ' ')}: {that_fit([str(one) for one in value])}")
     return lines[:most]
+
+
+def shortened(text: str, most: int) -> str:
+    """In one line, cut between words."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{beginning(text, most)} ..."
+
+
+def that_fit(items: Sequence[str]) -> str:
+    """As many whole items as there is room for, and how many are left."""
+    shown: list[str] = []
+    for item in items:
+        if shown and len(", ".join([*shown, item])) > FACT_CHARS:
+            return f"{', '.join(shown)} and {len(items) - len(shown)} more"
+        shown.append(shortened(item, FACT_CHARS))
+    return ", ".join(shown)
 
 
 # Map -----------------------------------------------------------------------------------------

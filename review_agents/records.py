@@ -224,6 +224,9 @@ class Candidate(Record):
     severity_reason: str = ""  # agents give one
     effort: Effort | None = None
     also: tuple[Another, ...] = ()  # set by code when claims are joined
+    differs: str = (
+        ""  # the agent's reason why it is not the fault that it was taken for; its proof was set against that one's
+    )
 
 
 class VerificationState(StrEnum):
@@ -529,3 +532,4 @@ class FocusResult(Record):
     model: str = ""
     node: str = ""
     protocol: str = ""  # native or text
+    refused: tuple[str, ...] = ()  # findings that were not stored, a line each with the reason

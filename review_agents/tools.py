@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from review_agents.focus import SCORES
 from review_agents.records import Effort, Environment, Severity, Tool
-from review_agents.rules import ALL_RULES, Kind
+from review_agents.rules import ALL_RULES, RULES, Kind
+from review_agents.visible import OUTPUT_CHARS
 
 LONGEST_COMMAND = 20_000
 LONGEST_FILE = 200_000
@@ -32,7 +33,9 @@ class Run(Arguments):
 
 
 class Read(Arguments):
-    path: str = Field(min_length=1, max_length=1000, description="a file, or output:N for the whole output of call N")
+    path: str = Field(
+        min_length=1, max_length=1000, description="a file, output:N of call N, evidence:CHECK, finding:N"
+    )
     from_line: int = Field(1, ge=1)
     lines: int = Field(200, ge=1, le=400)
 
@@ -62,7 +65,10 @@ class OtherPlace(Arguments):
 class RecordFinding(Arguments):
     title: str = Field(min_length=8, max_length=200, description="what is wrong, in one sentence")
     kind: Kind
-    rule: Literal[ALL_RULES] = Field(description="which sort of fault of its kind")  # type: ignore[valid-type]
+    rule: Literal[ALL_RULES] = Field(  # type: ignore[valid-type]
+        description="one of the list of its kind",
+        json_schema_extra={"anyOf": [{"description": f"of {kind}", "enum": list(RULES[kind])} for kind in Kind]},
+    )
     severity: Severity
     severity_reason: str = Field(min_length=5, max_length=500, description="who meets it and what it costs them")
     experience: str = Field(min_length=10, max_length=4000, description="what a user does, expects and gets instead")
@@ -78,6 +84,9 @@ class RecordFinding(Arguments):
     control: str = Field("", max_length=LONGEST_COMMAND, description="a similar script that must succeed")
     environment: Environment = Environment.PLAIN
     effort: Effort = Field(Effort.MEDIUM, description="of a repair")
+    differs: str = Field(
+        "", max_length=1000, description="once refused as known: why mending the known fault would leave this one"
+    )
 
 
 Scores = create_model("Scores", __base__=Arguments, **{name: (float | None, None) for name in SCORES})  # type: ignore[call-overload]
@@ -93,11 +102,18 @@ class Finish(Arguments):
 
 
 DESCRIPTIONS: dict[str, tuple[str, type[Arguments]]] = {
-    "run": ("Run a bash script in your container and see its output and ending.", Run),
-    "read": ("Show lines of a file, or of the whole output of an earlier call.", Read),
+    "run": (
+        f"Run a bash script in your container; shows its ending and {OUTPUT_CHARS} characters of output, the middle of "
+        "more left out (read output:N has it).",
+        Run,
+    ),
+    "read": (f"Show lines of a file or text, up to {OUTPUT_CHARS} characters.", Read),
     "search": ("Find lines in the repository that match a pattern.", Search),
     "write": ("Write a file, for example a test of your own.", Write),
-    "measure": ("Time a command in fresh processes; gives median and spread.", Measure),
+    "measure": (
+        "Time a command in fresh processes; gives median, spread, CPU time. Says when others disturbed it.",
+        Measure,
+    ),
     "record_finding": ("Store a finding. It is checked at once and proved again later.", RecordFinding),
     "finish": ("End your review with a report.", Finish),
 }
@@ -136,7 +152,8 @@ def offered() -> tuple[Tool, ...]:
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The JSON schema without what only costs tokens: titles and references."""
+    """The JSON schema without what only costs tokens: titles, references, defaults that say nothing, limits that code
+    checks anyway."""
     schema = model.model_json_schema()
     return dict(slim(schema, schema.get("$defs", {})))
 
@@ -148,12 +165,15 @@ def slim(schema: Any, known: dict[str, Any]) -> Any:
         return schema
     if "$ref" in schema:
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return slim({**known[schema["$ref"].rpartition("/")[2]], **rest}, known)
+        meant = {key: value for key, value in known[schema["$ref"].rpartition("/")[2]].items() if key != "description"}
+        return slim({**meant, **rest}, known)
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in ("$defs", "title", "maxLength", "minLength", "maxItems") and not isinstance(value, dict):
+        if key in ("title", "maxLength", "minLength", "maxItems", "additionalProperties") and not isinstance(
+            value, dict
+        ):
             continue
-        if key == "$defs" or (key == "description" and "enum" in schema and "\n" in str(value)):
+        if key == "$defs" or (key == "enum" and branches(schema)):
             continue
         if key == "anyOf" and any(one == {"type": "null"} for one in value):
             kept |= slim(next(one for one in value if one != {"type": "null"}), known)
@@ -161,6 +181,11 @@ def slim(schema: Any, known: dict[str, Any]) -> Any:
         kept[key] = (
             {name: slim(one, known) for name, one in value.items()} if key == "properties" else slim(value, known)
         )
-    if kept.get("default", "") is None or isinstance(kept.get("default"), dict | list):
-        del kept["default"]
+    if kept.get("default", "") in (None, "", False) or isinstance(kept.get("default"), dict | list):
+        kept.pop("default", None)
     return kept
+
+
+def branches(schema: dict[str, Any]) -> bool:
+    """Whether its values are listed in branches, so that one list of all would only say them twice."""
+    return any("enum" in one for one in schema.get("anyOf", ()))

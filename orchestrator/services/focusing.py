@@ -51,6 +51,7 @@ LEAST_S = 30.0  # of the budget; with less no focus begins
 FOR_VERIFYING = 0.15  # of the time that is left, kept for proving what was found
 MOST_RESETS = 5  # boxes that die under one focus
 SAID_CHARS = 600  # of an answer, in the log
+MOST_REFUSED = 8  # refused findings of other focuses that one is told
 
 
 def run_all(
@@ -96,11 +97,18 @@ class Round:
 
     @property
     def probed(self) -> tuple[Candidate, ...]:
-        return tuple(candidate for result in self.results.values() for candidate in result.candidates)
+        from review_agents.material import probed
+
+        return probed(self.results)
 
     @property
     def claimed(self) -> tuple[Candidate, ...]:
         return tuple(candidate for result in self.before for candidate in result.candidates)
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What other focuses could not prove or were told is known, the last ones."""
+        return tuple(one for result in self.before for one in result.refused)[-MOST_REFUSED:]
 
 
 class Mind:
@@ -177,6 +185,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
             mark=mark,
             native=ability.native_tools,
             claimed=round.claimed,
+            refused=round.refused,
             profile=profile,
             flavour=flavour,
             context_tokens=ability.context_tokens,
@@ -196,6 +205,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         earlier=earlier,
         recorded=recorded,
         claimed=(*round.probed, *round.claimed),
+        documents=material.whole_evidence(round.results),
     )
     tried = iter(range(1, 10_000))
     world = loop.World(
@@ -206,6 +216,9 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         clock=time.monotonic,
         cancelled=job.hold.stop_wanted,
         trial=lambda candidate: proving.trial(verifier_for(job, run, round, next(tried)), candidate, mark=mark),
+        same_outcome=lambda candidate, known: proving.same_outcome(
+            verifier_for(job, run, round, next(tried)), candidate, known
+        ),
     )
     meter = Meter(focus.budget, time.monotonic, seconds=seconds, tokens=tokens_left(job, round.before, round.left))
     try:

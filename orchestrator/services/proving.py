@@ -146,3 +146,28 @@ def relevant(candidate: Candidate, ran: Ran, mark: str) -> str:
     lines = [f"{at + 1}: {beginning(earlier[at].strip(), LINE_CHARS)}" for at in nearest]
     left_out = [f"[... {len(earlier)} lines in all before its end ...]"] if earlier else []
     return quoted("\n".join([*lines, *left_out, end]) or "(nothing)", mark=mark, label="its output")
+
+
+def same_outcome(verifier: Verifier, candidate: Candidate, known: Candidate) -> str:
+    """Why the scripts of a claim and of a known finding show the same fault, each run once and searched for the text of
+    the other; "" when each shows only its own. Both proofs were seen to hold before."""
+    mine, theirs = candidate.reproduction, known.reproduction
+    if mine is None or theirs is None:
+        return ""
+    try:
+        if not verifier.refusal(theirs, Source.AGENT) and shows(verifier, theirs, mine.symptom, "known"):
+            return "its script shows the text of this one, too"
+        if shows(verifier, mine, theirs.symptom, "this"):
+            return "this script shows the text of that finding, too"
+    except SandboxError as error:
+        verifier.raise_if_it_may_pass(error)
+        return f"nobody could see what differs (the sandbox failed: {error})"
+    return ""
+
+
+def shows(verifier: Verifier, script: Reproduction, symptom: Symptom, name: str) -> bool:
+    """Whether that script shows another one's symptom. One without a text fits too much to tell anything."""
+    if not symptom.contains:
+        return False
+    ran, _ = verifier.in_fresh_box(script, script.command, name)
+    return symptom.shown_by(ran)

@@ -124,6 +124,25 @@ def test_all_focuses_begin_with_the_same_bytes() -> None:
     )
 
 
+@pytest.mark.parametrize(("native", "before"), [(True, 10_655), (False, 10_427)])
+def test_the_opening_costs_hardly_more_than_on_the_day_it_was_first_played_with(native: bool, before: int) -> None:
+    """Characters of the opening and of the tools, over the smallest repo; a longer one hides what the rules cost."""
+    told = material.opening(repo(), results(), FILES.get, focus=builtin()["security"], mark=MARK, native=native)
+    tools = [{"type": "function", "function": tool.model_dump()} for tool in offered()] if native else []
+    found = sum(len(message.text) for message in told) + (len(json.dumps(tools)) if native else 0)
+    assert found <= 1.03 * before
+
+
+def test_each_protocol_is_told_how_many_calls_an_answer_may_have() -> None:
+    told = {
+        native: material.opening(repo(), results(), FILES.get, focus=builtin()["taste"], mark=MARK, native=native)[
+            0
+        ].text
+        for native in (True, False)
+    }
+    assert "Several calls in one answer are welcome, up to 8" in told[True] and "one call in an answer" in told[False]
+
+
 def test_over_thirty_turns_nearly_all_of_each_prompt_was_sent_before() -> None:
     hand = Hand(says=lambda command: Ran(exit=0, head=f"{command}\n" * 60))
     steps = [call("run", command=f"python -c 'print({n})'") for n in range(30)] + [call("finish", **report())]

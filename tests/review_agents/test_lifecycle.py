@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from review_agents.identity import fingerprint_of
-from review_agents.lifecycle import Claim, Filed, Known, Look, Recheck, merge, to_recheck
+from review_agents.lifecycle import Claim, Filed, Known, Look, Recheck, merge, one_each, to_recheck
 from review_agents.records import (
     Candidate,
     Environment,
@@ -262,6 +262,21 @@ def test_two_proved_faults_of_a_kind_in_one_function_are_one_finding_that_names_
 def test_what_is_not_proved_or_only_said_in_other_words_adds_nothing(claims: list[Claim]) -> None:
     filed = only(merged(claims))
     assert filed.candidate.also == () and filed.candidate.description == "d"
+
+
+def test_a_proved_fault_that_was_set_against_the_other_is_named_although_their_titles_are_alike() -> None:
+    first, second = two_in_one(title="Evaluating a text runs any power of it")
+    apart = second.model_copy(update={"candidate": second.candidate.model_copy(update={"differs": "it never ends"})})
+    for claims in ([first, apart], [apart, first]):
+        filed = only(merged(claims))
+        assert [one.title for one in filed.candidate.also] == ["Evaluating a text runs any power of it"]
+
+
+def test_of_candidates_that_will_be_one_finding_one_speaks_and_the_order_stays() -> None:
+    other = candidate(places=(Place(file="b.py", symbol="x"),), rule="other")
+    twice = [candidate(title="one"), other, candidate(title="another")]
+    assert [one.title for one in one_each(twice)] == ["t", "another"]
+    assert one_each([]) == ()
 
 
 def test_of_two_faults_in_one_finding_the_one_that_is_left_speaks_from_then_on() -> None:

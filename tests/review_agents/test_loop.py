@@ -261,6 +261,20 @@ def test_findings_stay_when_the_budget_ends_without_a_report() -> None:
     assert played.result.state is FocusState.OUT_OF_BUDGET and len(played.result.candidates) == 1
 
 
+def test_the_turns_that_are_left_are_told_with_a_result_every_ten_and_when_few_are_left() -> None:
+    hand = Hand(says=lambda c: Ran(exit=0, head=c))
+    steps = [calls(("run", {"command": f"ls {n}"}), ("run", {"command": f"pwd {n}"})) for n in range(24)]
+    played = play([*steps, DONE], budget={"turns": 25, "conclude_turns": 3}, hand=hand)
+    told = [message.text.rpartition("\n")[2] for message in played.last_question if message.role is Role.TOOL]
+    assert {at: text for at, text in enumerate(told) if text.startswith("(")} == {
+        19: "(15 of 25 turns are left, the last 3 only for recording.)",
+        37: "(6 of 25 turns are left, the last 3 only for recording.)",
+        39: "(5 of 25 turns are left, the last 3 only for recording.)",
+    }
+    sent = [question.messages for question in played.model.asked]
+    assert all(longer[: len(shorter)] == shorter for shorter, longer in pairwise(sent))
+
+
 def test_most_of_the_budget_spent_is_said_once() -> None:
     steps = [call("run", command=f"ls {n}") for n in range(9)] + [DONE]
     played = play(steps, budget={"turns": 12, "conclude_turns": 1}, hand=Hand(says=lambda c: Ran(exit=0, head=c)))

@@ -143,9 +143,11 @@ def play(
     native: bool = True,
     context_tokens: int | None = None,
     trial: Callable[[Candidate], str] = lambda candidate: "",
+    same_outcome: Callable[[Candidate, Candidate], str] = lambda candidate, known: "",
     earlier: Sequence[Entry] = (),
     recorded: Sequence[Candidate] = (),
     claimed: Sequence[Candidate] = (),
+    documents: Mapping[str, str] | None = None,
     seconds: float = 10_000,
     clock: Callable[[], float] | None = None,
 ) -> Played:
@@ -180,9 +182,11 @@ def play(
         earlier=tuple(earlier),
         recorded=tuple(recorded),
         claimed=tuple(claimed),
+        documents=documents or {},
     )  # fmt: skip
     clock = clock or Ticks(0.0)
-    world = World(model=model, workspace=hand, source=files.get, keep=keep, clock=clock, trial=trial)
+    world = World(model=model, workspace=hand, source=files.get, keep=keep, clock=clock, trial=trial,
+                  same_outcome=same_outcome)  # fmt: skip
     return Played(review(task, world, Meter(focus.budget, clock, seconds=seconds)), entries, kept, model, hand)
 
 

@@ -196,6 +196,61 @@ def test_an_exit_status_that_did_not_come_is_named_beside_texts_that_did(shop: W
     assert "container: it did not end with exit status 3. It ended with exit status 0" in told
 
 
+BEEPS = "set -e\nbash greet.sh --beep"
+ANOTHER = finding(
+    title="greet.sh beeps", command=BEEPS, output_contains=["BEEP"], differs="it is about the beep, not about the words"
+)
+
+
+def test_another_fault_in_a_place_is_stored_where_neither_script_shows_the_others_text_and_the_finding_names_both(
+    shop: Workshop, script: Script
+) -> None:
+    script.says[BEEPS] = Ran(exit=0, head="BEEP\n")
+    model_of(shop)._left["focus:correctness"] = [
+        call("record_finding", **finding()),
+        call("record_finding", **ANOTHER),
+        DONE,
+    ]
+    page = reviewed(shop, focuses=("correctness",))
+    assert "Stored as finding" in model_of(shop).asked[-1].messages[-1].text
+    (found,) = by_agents(page)
+    assert {found.title, *(one.title for one in found.also)} == {finding()["title"], "greet.sh beeps"}
+
+
+@pytest.mark.parametrize(
+    ("beeps", "shouts", "why"),
+    [
+        ("GOOD MORNING BEEP\n", "GOOD MORNING\n", "this script shows the text of that finding, too"),
+        ("BEEP\n", "GOOD MORNING BEEP\n", "its script shows the text of this one, too"),
+    ],
+)
+def test_a_fault_whose_script_shows_the_text_of_the_known_one_is_the_known_one(
+    shop: Workshop, script: Script, beeps: str, shouts: str, why: str
+) -> None:
+    script.says[BEEPS], script.says[PROVE] = Ran(exit=0, head=beeps), Ran(exit=0, head=shouts)
+    model_of(shop)._left["focus:correctness"] = [
+        call("record_finding", **finding()),
+        call("record_finding", **ANOTHER),
+        DONE,
+    ]
+    page = reviewed(shop, focuses=("correctness",))
+    assert why in model_of(shop).asked[-1].messages[-1].text
+    (found,) = by_agents(page)
+    assert found.also == ()
+
+
+def test_what_an_agent_could_not_record_is_told_to_the_next_and_what_a_check_said_can_be_read(shop: Workshop) -> None:
+    names = list(shop.focuses)
+    first, second = sorted(("newcomer", "correctness"), key=names.index)
+    bad = finding(title="It is not there at all", quote="no such line")
+    model_of(shop)._left[f"focus:{first}"] = [call("record_finding", **bad), DONE]
+    model_of(shop)._left[f"focus:{second}"] = [call("read", path="evidence:install"), DONE]
+    reviewed(shop)
+    last = model_of(shop).asked[-1].messages
+    assert "Not stored for others" in last[3].text and "It is not there at all (greet.sh)" in last[3].text
+    assert "evidence:install lines 1-" in last[-1].text
+
+
 def test_a_script_that_seems_to_depend_on_time_is_run_more_often(shop: Workshop, script: Script) -> None:
     slow = f"sleep 0.01\n{PROVE}"
     script.says[slow] = [*[SHOUTS] * 8, Ran(exit=0, head="HELLO\n")]  # steady at the trial and at first
