@@ -18,13 +18,14 @@ VERDICT = import importlib.util as u, sys; v = sys.version_info; \
 	lacks = [m for m in ("venv", "ensurepip") if not u.find_spec(m)]; \
 	print("make: %s is Python %d.%d%s" % (sys.argv[1], v[0], v[1], " without " + " and ".join(lacks) if lacks else ""))
 
-.PHONY: help up test check bench sandbox-image clean needs
+.PHONY: help up test check audit bench sandbox-image clean needs
 
 help:
 	@echo "make up              run Lamplighter here: http://127.0.0.1:8750 (Ctrl-C ends it)"
 	@echo "make up NODE=demo    the same, with a small local model beside it"
 	@echo "make test            install what the tests need, then run all of them"
 	@echo "make check           format, lint, types"
+	@echo "make audit           ask the public databases about known vulnerabilities of the pinned dependencies"
 	@echo "make bench           score reviews of repos with planted faults, and time pages and overhead"
 	@echo "make sandbox-image   build the Docker image that reviewed code runs in"
 
@@ -68,6 +69,9 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+audit: needs
+	@PYTHON="$(PYTHON)" .ci/audit
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m tests.bench $(ARGS)

@@ -32,6 +32,10 @@ def section(record: dict[str, Any]) -> Iterator[str]:
     yield "| figure | value |\n| --- | --- |"
     yield from (f"| {name} | {value:g} |" for name, value in record["figures"].items())
     yield ""
+    if table := record.get("table"):
+        yield from (f"| {' | '.join(map(str, row))} |" for row in (table["head"], ["---"] * len(table["head"])))
+        yield from (f"| {' | '.join(map(str, row))} |" for row in table["rows"])
+        yield ""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""What is declared is pinned, what is pinned is installed, and nothing else is asked of a package index."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    found = [line.partition("#")[0].strip() for line in lines]
+    return {canonicalize_name(name): version for name, _, version in (one.partition("==") for one in found if one)}
+
+
+def declared() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"].values()
+    given = [*PROJECT["dependencies"], *(one for extra in extras for one in extra)]
+    return [one for one in map(Requirement, given) if canonicalize_name(one.name) != "lamplighter"]
+
+
+@pytest.mark.parametrize("wanted", declared(), ids=lambda one: one.name)
+def test_a_declared_dependency_is_pinned_within_its_range(wanted: Requirement) -> None:
+    version = pins()[canonicalize_name(wanted.name)]
+    assert wanted.specifier.contains(version, prereleases=True), f"{wanted} does not allow the pinned {version}"
+    assert wanted.url is None, "from the index only"
+
+
+def test_every_pin_is_exact() -> None:
+    assert pins() and all(re.fullmatch(r"[0-9][0-9A-Za-z.+!-]*", version) for version in pins().values())
+
+
+def test_what_the_service_needs_is_installed_as_pinned() -> None:
+    """With what that needs in turn: a version that nobody chose would come in by itself."""
+    waiting = [canonicalize_name(Requirement(one).name) for one in PROJECT["dependencies"]]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # for another platform
+        assert pins().get(name) == found.version, f"{name} {found.version} is installed; pinned is {pins().get(name)}"
+        for text in found.requires or ():
+            one = Requirement(text)
+            if one.marker is None or one.marker.evaluate({"extra": ""}):
+                waiting.append(canonicalize_name(one.name))
+    assert len(seen) > 30
+
+
+def test_the_audit_says_when_it_can_reach_nobody(tmp_path: Path) -> None:
+    """With an index that is not there: no database was asked, which is not the same as nothing found."""
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHON": sys.executable,
+        "PIP_INDEX_URL": "https://index.invalid/simple", "PIP_RETRIES": "0", "PIP_CONFIG_FILE": "/dev/null",
+        "PIP_TIMEOUT": "2", "TMPDIR": str(tmp_path),
+    }  # fmt: skip
+    done = subprocess.run([ROOT / ".ci/audit"], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert not list(tmp_path.glob("tmp.*")), "the throw-away environment stayed"
