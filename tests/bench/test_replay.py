@@ -13,7 +13,7 @@ from tests.support.boxes import bubblewrap, git, here
 from tests.support.host_settings import isolated
 from tests.support.tiny_agents import DONE, finding
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 FAULTY = {
     "README.md": "Run greet. It says hello.\n",
     "greet.sh": "echo good morning\n",
