@@ -99,12 +99,12 @@ def made(given: dict[str, Any], where: object = "arm") -> Arm:
         raise NodeError(f"{where}: {key}: {first['msg']}. Known keys: {', '.join(Arm.model_fields)}.") from None
 
 
-def grid(folder: Path) -> Sequence[Arm]:
-    """The arms of a folder, in the order of their files' names. Raises NodeError."""
+def grid(folder: Path, **changes: Any) -> Sequence[Arm]:
+    """The arms of a folder, in the order of their files' names; `changes` are for all. Raises NodeError."""
     files = sorted(folder.glob("*.toml"))
     if not files:
         raise NodeError(f"{folder} has no arm in it: no file ends with .toml.")
-    arms = [read(file) for file in files]
+    arms = [read(file, **changes) for file in files]
     names = [arm.name for arm in arms]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from inference_node.train.run import Line
+    from inference_node.train.statistics import Cost
 
 app = typer.Typer(no_args_is_help=True, help="Train drafters, and measure them.")
 
@@ -105,3 +107,105 @@ def _line(line: Line) -> str:
         f"step {line.step:6d}  loss {line.loss:7.4f}  slots {accuracy}  forced tau {line.tau_teacher_forced:.2f}"
         f"{looked}  {line.tokens_per_s:,.0f} tokens/s"
     )
+
+
+@app.command("evaluate")
+def evaluate_(
+    drafters: Annotated[list[str], typer.Argument(help="Folders of drafters; all are compared with the first.")],
+    data: Annotated[Path, typer.Option("--data", help="Texts by the target, greedy, that nothing was trained on.")],
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", help="A JSON file.")],
+    prompts: Annotated[int, typer.Option("--prompts", min=1, help="The first so many texts.")] = 128,
+    loop: Annotated[int, typer.Option("--loop", min=0, help="Of these, answered in the real loop.")] = 16,
+    identical: Annotated[int, typer.Option("--identical", min=0, help="Of these, answered without drafts too.")] = 4,
+    cost: Annotated[
+        Path | None, typer.Option("--cost", help="A machine's cost curve; eta is expected from it.")
+    ] = None,
+    device: Device = "",
+    weights: Weights = "fp32",
+    mask_id: MaskId = None,
+) -> None:
+    """Judge drafters on their target's texts: by slot, in the decoding loop, with intervals."""
+    from inference_node.train import judge, sample
+    from inference_node.train.target import open_target, usual_device
+
+    texts = sample.read(data)[:prompts]
+    target = open_target(model, device=usual_device(device), weights=weights, mask_id=mask_id)
+    curve = _cost(cost)
+    judged = [
+        judge.judge(
+            judge.learner_from(folder, target), target, texts, name=folder, loop=loop, identical=identical,
+            told=typer.echo,
+        )
+        for folder in drafters
+    ]  # fmt: skip
+    judge.write(out, judged, target, texts, curve)
+    typer.echo(f"written: {out}")
+
+
+@app.command()
+def arms(
+    folder: Annotated[Path, typer.Argument(help="With a TOML file per arm; the first by name is compared with.")],
+    data: Annotated[Path, typer.Option("--data", help="Samples from `train collect`.")],
+    model: Model,
+    out: Annotated[Path, typer.Option("--out", help="Runs, results and report.html; what is there is not run again.")],
+    seeds: Annotated[int, typer.Option("--seeds", min=1)] = 3,
+    change: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value for all arms, such as steps=2000.")
+    ] = None,
+    held_out: Annotated[int, typer.Option("--held-out", min=1, help="Texts to judge on.")] = 128,
+    loop: Annotated[int, typer.Option("--loop", min=0, help="Of these, answered in the real loop too.")] = 8,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Begin nothing after these; 0: no end.")] = 0.0,
+    cost: Annotated[
+        Path | None, typer.Option("--cost", help="A machine's cost curve; eta is expected from it.")
+    ] = None,
+    device: Device = "",
+    weights: Weights = "bf16",
+    mask_id: MaskId = None,
+) -> None:
+    """Train a grid of arms and seeds, and write one page that compares them."""
+    import time
+
+    from inference_node.train import arm as reading
+    from inference_node.train import grid, sample
+    from inference_node.train.target import open_target, usual_device
+
+    chosen = reading.grid(folder, **_changes(change or []))
+    texts = sample.read(data)
+    target = open_target(model, device=usual_device(device), weights=weights, mask_id=mask_id)
+    until = time.monotonic() + 60 * minutes if minutes else None
+    results = grid.run_grid(
+        target, chosen, seeds, texts[held_out:], texts[:held_out], out, loop=loop, until=until, told=typer.echo
+    )
+    page = grid.write_report(out, results, f"Arms on {target.files.name}", _cost(cost))
+    typer.echo(f"report: {page}")
+
+
+def _cost(path: Path | None) -> Cost | None:
+    from inference_node.models.errors import NodeError
+    from inference_node.train.statistics import Cost
+
+    if path is None:
+        return None
+    try:
+        return Cost.of(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise NodeError(f"The cost curve {path} cannot be read: {error}.") from None
+
+
+def _changes(given: list[str]) -> dict[str, Any]:
+    """key=value pairs, each value as TOML would read it."""
+    import tomllib
+
+    from inference_node.models.errors import NodeError
+
+    found: dict[str, Any] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise NodeError(f"--set {one}: expected key=value, such as --set steps=2000 or --set kind=dflash2.")
+        try:
+            found[key] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = value  # a word without its quotes
+    return found

@@ -11,11 +11,13 @@ import torch
 from inference_node.models.draft_weights import LoadedDrafter
 from inference_node.speculate.dflash import DFlashDrafter
 from inference_node.speculate.reference import ReferenceTarget, make_target
-from inference_node.speculate.seam import CHUNK, Cut, Sampling, TargetFacts
+from inference_node.speculate.seam import CHUNK, Cut, Sampling, Target, TargetFacts
+from inference_node.train import statistics
 from inference_node.train.batch import batches
 from inference_node.train.features import Source
-from inference_node.train.sample import Sample
-from inference_node.train.step import Learner
+from inference_node.train.sample import Sample, without_loop
+from inference_node.train.statistics import Counts
+from inference_node.train.step import Learner, precision
 from inference_node.train.target import OpenTarget
 
 
@@ -37,7 +39,8 @@ class Decoded:
     """One prompt's answer in the real loop."""
 
     tokens: tuple[int, ...]
-    accepted: tuple[int, ...]  # by cycle, those cut by the budget or a stop left out
+    accepted: tuple[int, ...]  # by cycle, those cut by the budget or a stop left out: they are the last
+    woken: tuple[float, ...] = ()  # experts of each of these cycles' verifies, mean over layers; where there are any
 
     @property
     def cycles(self) -> int:
@@ -47,12 +50,24 @@ class Decoded:
     def committed(self) -> int:
         return sum(self.accepted) + len(self.accepted)
 
+    @property
+    def counts(self) -> Counts:
+        return Counts(self.committed, self.cycles)
+
+    @property
+    def loop_free(self) -> Counts:
+        """Of the cycles before the text begins to say again what it has said."""
+        room, committed, cycles = len(without_loop(self.tokens, 0)), 0, 0
+        for accepted in self.accepted:
+            if committed + accepted + 1 > room:
+                break
+            committed, cycles = committed + accepted + 1, cycles + 1
+        return Counts(committed, cycles)
+
 
 def tau(answers: Iterable[Decoded]) -> float:
     """Tokens committed per cycle, over all cycles of all answers; 1 where there is none."""
-    held = list(answers)
-    cycles = sum(answer.cycles for answer in held)
-    return sum(answer.committed for answer in held) / cycles if cycles else 1.0
+    return statistics.tau([answer.counts for answer in answers])
 
 
 def forced(learner: Learner, source: Source, samples: Sequence[Sample], *, blocks: int = 50_000) -> Forced:
@@ -63,7 +78,8 @@ def forced(learner: Learner, source: Source, samples: Sequence[Sample], *, block
     learner.module.eval()
     with torch.no_grad():
         for batch in batches(samples, learner.arm):
-            outcome = learner.step(batch.to(learner.head.device), source.states(batch.samples))
+            with precision(learner.head.device):
+                outcome = learner.step(batch.to(learner.head.device), source.states(batch.samples))
             right = outcome.right if right is None else right + outcome.right
             counted = outcome.counted if counted is None else counted + outcome.counted
             prefixes = outcome.prefixes if prefixes is None else prefixes + outcome.prefixes
@@ -100,7 +116,7 @@ def pair(target: OpenTarget, learner: Learner) -> ReferenceTarget:
 
 
 def decode(
-    target: ReferenceTarget, prompt: Sequence[int], *, most: int, sampling: Sampling | None = None, draft: bool = True
+    target: Target, prompt: Sequence[int], *, most: int, sampling: Sampling | None = None, draft: bool = True
 ) -> Decoded:
     """Answer one prompt with at most so many tokens."""
     target.reset()
@@ -110,10 +126,13 @@ def decode(
     target.begin(prompt, sampling or Sampling(), budget=most, stop_ids=target.facts.stop_ids, draft=draft)
     tokens: list[int] = []
     accepted: list[int] = []
+    woken: list[float] = []
     while True:
         result = target.cycle().read()
         if result.cut is Cut.IDLE:
-            return Decoded(tuple(tokens), tuple(accepted))
+            return Decoded(tuple(tokens), tuple(accepted), tuple(woken))
         tokens += result.tokens
         if result.cut is Cut.NONE:
             accepted.append(result.accepted)
+            if result.experts_woken:
+                woken.append(sum(result.experts_woken) / len(result.experts_woken))

@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -25,7 +24,7 @@ from inference_node.train.checkpoint import Checkpoint
 from inference_node.train.export import TargetShape, zlab_config
 from inference_node.train.features import Source
 from inference_node.train.sample import Sample
-from inference_node.train.step import Learner
+from inference_node.train.step import Learner, precision
 
 LOG = "log.jsonl"
 INITIAL = 0.02  # standard deviation of new weights
@@ -44,7 +43,7 @@ class Line:
     survival: tuple[float, ...]  # S_k, from k = 1
     seen: int  # tokens of context up to here
     tokens_per_s: float
-    tau: float | None = None  # of the real loop, where it was looked at
+    tau: float | None = None  # of the decoding loop, where it was looked at
 
     @property
     def tau_teacher_forced(self) -> float:
@@ -53,7 +52,7 @@ class Line:
 
 Told = Callable[[Line], Any]
 Look = Callable[[Learner], float]
-"""The real loop's tau with the drafter as it is now."""
+"""The decoding loop's tau with the drafter as it is now."""
 
 
 def new_learner(
@@ -124,7 +123,7 @@ def train(
         rate = rate_at(arm, step)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        with torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext():
+        with precision(device):
             outcome = learner.step(batch.to(device), states)
         outcome.loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(learner.module.parameters(), arm.clip)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +15,9 @@ from inference_node.train import evaluate, export
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
 from inference_node.train.features import LocalTarget, Source
+from inference_node.train.judge import digest
 from inference_node.train.memory import Memory, predicted
+from inference_node.train.provenance import provenance
 from inference_node.train.run import Line, Told
 from inference_node.train.sample import Sample
 from inference_node.train.states import RemoteTarget
@@ -141,17 +142,18 @@ class Session:
     def export(self, folder: Path, form: str, last: Line) -> Path:
         """The drafter's files, with what they came from."""
         learner = self.learner
-        provenance = {
-            "arm": learner.arm.model_dump(),
-            "target": self.target.files.name,
-            "samples": len(self.samples),
-            "samples_sha256": _digest(self.samples),
-            "torch": torch.__version__,
-            "last": asdict(last),
-        }
+        told = provenance(
+            **{
+                "arm": learner.arm.model_dump(),
+                "target": self.target.files.name,
+                "samples": len(self.samples),
+                "samples_sha256": digest(self.samples),
+                "last": asdict(last),
+            }
+        )
         return export.write(
             folder, learner.module, learner.arm, self.target.shape, form=form, verifier=self.target.files.name,
-            vocabulary=learner.vocabulary, head=self.source.head, provenance=provenance,
+            vocabulary=learner.vocabulary, head=self.source.head, provenance=told,
         )  # fmt: skip
 
 
@@ -170,10 +172,3 @@ def _check(samples: Sequence[Sample], target: OpenTarget, arm: Arm) -> None:
         usable += len(sample.tokens) <= arm.rows
     if not usable:
         raise NodeError(f"None of {len(samples)} samples fits the {arm.rows} rows of a step. Raise rows in the arm.")
-
-
-def _digest(samples: Sequence[Sample]) -> str:
-    digest = hashlib.sha256()
-    for sample in samples:
-        digest.update(repr((sample.id, sample.tokens, sample.supervised)).encode())
-    return digest.hexdigest()

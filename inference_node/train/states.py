@@ -105,12 +105,11 @@ class RemoteTarget:
         body: Any = self.module.model
         found = []
         for sample, states in zip(samples, arrived, strict=True):
-            wide = torch.float32 if self.device.type == "cpu" else torch.bfloat16  # there no autocast joins the types
-            feature = states.feature.to(device=self.device, dtype=wide)
+            feature = states.feature.to(self.device)
             last = None
             if states.last is not None:
                 with torch.no_grad():
-                    last = body.norm(states.last.to(body.norm.weight.device)).to(device=self.device, dtype=wide)
+                    last = body.norm(states.last.to(body.norm.weight.device)).to(self.device)
             found.append(States(feature, last))
             check(sample, found[-1], taps=len(self.taps))
         return found

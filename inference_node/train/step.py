@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -25,6 +27,11 @@ backward pass, so that memory does not grow with blocks times vocabulary."""
 def blocks_at_once(ids: int, block: int) -> int:
     """Blocks whose logits exist at a time."""
     return max(1, int(CHUNK * min(1.0, 50_000 / ids)) // block)
+
+
+def precision(device: torch.device) -> AbstractContextManager[Any]:
+    """bf16 over fp32 weights on an accelerator, fp32 elsewhere."""
+    return torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class Learner:
     def hidden(self, batch: Batch, feature: torch.Tensor) -> torch.Tensor:
         """[N, B, hidden] after the drafter's final norm."""
         c = self.module.config
+        if feature.device.type == "cpu":  # nothing joins the types there
+            feature = feature.to(torch.float32)
         keys = self.module.context(feature, batch.position, self.rope)
         slots = torch.where(batch.masked, c.mask_id, batch.labels)
         x = self.embedding[slots].to(torch.float32) * c.input_scale
@@ -73,6 +82,27 @@ class Learner:
         """Loss and counts of one batch."""
         feature, last = packed(states, len(batch.tokens))
         return self.judged(batch, self.hidden(batch, feature), last)
+
+    @torch.no_grad()
+    def drafts(self, batch: Batch, feature: torch.Tensor) -> list[list[int]]:
+        """The ids that each block's masks are filled with, greedy, as in serving."""
+        hidden = self.hidden(batch, feature)[:, 1:]
+        logits = self.module.logits(hidden, self.head)
+        ids = None if self.vocabulary is None else self.vocabulary.ids.to(logits.device)
+        selector = self.module.candidate_selector
+        if selector is None:
+            best = logits.argmax(-1)
+            found: list[list[int]] = (best if ids is None else ids[best]).tolist()
+            return found
+        if ids is not None:
+            spread = logits.new_full((*logits.shape[:2], self.embedding.shape[0]), -torch.inf)
+            spread[..., ids] = logits
+            logits = spread
+        anchors = batch.labels[:, 0].tolist()
+        return [
+            selector(hidden[row], logits[row], anchor, lambda _, scores: int(scores.argmax()))
+            for row, anchor in enumerate(anchors)
+        ]
 
     def judged(self, batch: Batch, hidden: torch.Tensor, last: torch.Tensor | None) -> Outcome:
         labels = batch.labels
