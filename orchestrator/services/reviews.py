@@ -62,7 +62,7 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
             node=review.node,
             tokens=review.tokens or {},
             schedule_id=review.schedule_id,
-            steps=tuple(map(rows.step_row, steps.of_review(db, review_id))),
+            steps=rows.step_rows(review, steps.of_review(db, review_id)),
             evidence=tuple(rows.evidence(*one) for one in steps.results(db, review_id, "probe:")),
             findings=tuple(sorted(found, key=rows.importance)),
             measurements=tuple(map(rows.measurement_row, measurements.of_review(db, review_id))),
@@ -84,7 +84,7 @@ def progress(shop: Workshop, review_id: UUID, after_seq: int | None = None) -> P
         ahead = table.ahead_of(db, review) if review.state is ReviewState.QUEUED else 0
     names = {step.id: step.name for step in found}
     until = review.finished_at or shop.clock()
-    step_rows = tuple(map(rows.step_row, found))
+    step_rows = rows.step_rows(review, found)
     return Progress(
         review_id=review_id,
         state=review.state,

@@ -1,6 +1,7 @@
 """From rows of the store to the records of views.py; a fixed number of queries however many rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -21,9 +22,9 @@ from orchestrator.services.views import (
 )
 from orchestrator.store import findings, repos
 from orchestrator.store.measurements import MeasurementRow as StoredMeasurement
-from orchestrator.store.reviews import Review
+from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.schedules import Schedule
-from orchestrator.store.steps import Step
+from orchestrator.store.steps import Step, StepState
 from review_agents.records import (
     Candidate,
     Change,
@@ -34,6 +35,7 @@ from review_agents.records import (
     VerificationState,
 )
 
+INTERRUPTED = "it was interrupted, and is done again from here"
 THERE = (Lifecycle.NEW, Lifecycle.PERSISTING, Lifecycle.REGRESSED)
 
 
@@ -114,6 +116,17 @@ def step_row(step: Step) -> StepRow:
         ended_at=step.ended_at,
         summary=step.summary,
         reason=step.reason,
+    )
+
+
+def step_rows(review: Review, found: Iterable[Step]) -> tuple[StepRow, ...]:
+    """Steps in order. What a lost worker left behind as running does not run while its review waits to be taken up."""
+    shown = map(step_row, found)
+    if review.state is not ReviewState.QUEUED:
+        return tuple(shown)
+    return tuple(
+        replace(step, state=StepState.PENDING, reason=INTERRUPTED) if step.state is StepState.RUNNING else step
+        for step in shown
     )
 
 

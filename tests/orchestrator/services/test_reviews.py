@@ -142,6 +142,15 @@ def test_progress_names_the_step_that_runs_and_goes_on_where_the_reader_is(shop:
     assert (end.lines, end.last_seq) == ((), ids[2])
 
 
+def test_a_step_that_a_lost_worker_left_does_not_run_while_its_review_waits(shop: Workshop) -> None:
+    with shop.sessions.begin() as db:
+        review = make_review(db, state=ReviewState.QUEUED, started_at=NOON)
+        make_step(db, review, state=StepState.RUNNING, ended_at=None)
+    (left,) = reviews.get(shop, review.id).steps
+    assert left.state is StepState.PENDING and "interrupted" in left.reason
+    assert reviews.progress(shop, review.id).current is None
+
+
 def test_a_reader_from_the_start_gets_everything_in_parts_and_a_new_one_the_tail(shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         review = make_review(db, state=ReviewState.RUNNING)
