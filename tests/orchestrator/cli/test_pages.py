@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from inference_node.settings import Settings as NodeSettings
+from orchestrator.settings import Settings
 from tests.orchestrator.cli.conftest import Command
 from tests.orchestrator.cli.test_app import COMMANDS
 
@@ -90,6 +92,21 @@ def test_every_command_of_a_page_works_or_says_why_it_is_not_tried(
                 run(told, lamplighter, rest, tmp_path, monkeypatch)
             case _:
                 raise AssertionError(f"{told} is of no kind that this test knows")
+
+
+def test_every_variable_that_a_page_sets_is_one_that_something_reads() -> None:
+    known = {f"LAMPLIGHTER_{name.upper()}" for name in Settings.model_fields}
+    known |= {f"LAMPNODE_{name.upper()}" for name in NodeSettings.model_fields}
+    known |= set(re.findall(r"^#([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.M))
+    told = []
+    for page in PAGES:
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        for block in re.findall(r"```sh\n(.*?)```", text, re.S):
+            told += re.findall(r"^([A-Z_]+)=", block, re.M)
+        told += re.findall(r"`((?:LAMPLIGHTER|LAMPNODE|NODE|LLAMA|COMPOSE|DOCKER)_[A-Z_]*[A-Z])=?[^`]*`", text)
+    assert len(told) > 20
+    unknown = set(told) - known
+    assert not unknown
 
 
 def run(told: Told, lamplighter: Command, words: list[str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

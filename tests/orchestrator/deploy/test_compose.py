@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "compose.yaml"
 PROJECT = "lamplighter-test"
 SERVICES = {"postgres", "redis", "web", "beat", "engine-proxy", "worker"}
+LOOKED_AT_OFTEN = SERVICES - {"beat", "worker"}  # in this test; those two are in minutes
 NODES = {"node-cpu", "node-cuda", "node-rocm", "llama-server", "llama-swap"}
 # Set by compose.yaml itself, of no use in a container, or not a setting of a running service.
 NOT_HANDED_ON = {
@@ -193,13 +194,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.mark.timeout(1500)  # about 4 minutes on a quiet machine, most of it building
 def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: Stack) -> None:
     stack.compose("up", "-d")
-    wait_for(lambda: all_well(stack), 120, stack.health)
+    wait_for(lambda: all_well(stack), 240, stack.health)
     assert stack.get("/health/ready") == {"status": "ok", "problem": ""}
 
     asked = httpx.post(f"{stack.url}/api/reviews", json={"target": "/repos/tiny", "agents": False})
     asked.raise_for_status()
     path = asked.json()["url"]
-    wait_for(lambda: ended(stack, path), 300, lambda: stack.compose("logs", "--tail=60", "worker"))
+    wait_for(lambda: ended(stack, path), 600, lambda: stack.compose("logs", "--tail=60", "worker"))
     review = stack.get(path)
     assert (review["row"]["state"], review["row"]["error"]) == ("done", "")
     assert review["sandbox"]["name"] == "docker"
@@ -215,7 +216,7 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
 
     look_at_walls(stack)
     stack.compose("restart")
-    wait_for(lambda: all_well(stack), 120, stack.health)
+    wait_for(lambda: all_well(stack), 240, stack.health)
     again = stack.get(path)
     assert (again["row"], again["findings"]) == (review["row"], review["findings"])
 
@@ -259,8 +260,7 @@ def all_well(stack: Stack) -> bool:
     state = stack.health()
     assert state.get("migrate", "exited") in ("exited", "running", "created"), state
     assert "unhealthy" not in state.values(), state
-    at_once = SERVICES - {"beat", "worker"}  # these two are looked at each minute
-    return set(state) >= SERVICES and all(state[name] == "healthy" for name in at_once)
+    return set(state) >= SERVICES and all(state[name] == "healthy" for name in LOOKED_AT_OFTEN)
 
 
 def ended(stack: Stack, path: str) -> bool:
@@ -276,7 +276,9 @@ def override(folder: Path) -> str:
     worker = [repos, f"{folder / 'lock'}:/run/lock"]
     if authority := own_settings().get("sandbox_ca_file"):
         worker.append(f"{authority}:/run/ca.pem:ro")
-    return json.dumps({"services": {"web": {"volumes": [repos]}, "worker": {"volumes": worker}}})
+    services: dict[str, Any] = {name: {"healthcheck": {"interval": "3s", "retries": 40}} for name in LOOKED_AT_OFTEN}
+    services["web"]["volumes"], services["worker"] = [repos], {"volumes": worker}
+    return json.dumps({"services": services})
 
 
 def copy_tree(target: Path) -> None:
