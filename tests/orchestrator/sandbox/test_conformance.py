@@ -709,6 +709,23 @@ def test_peak_is_that_of_the_largest_process(shared: Box):
     assert 85 * MIB < ran.peak_bytes < 200 * MIB
 
 
+def test_two_installed_commits_stand_side_by_side_and_one_goes_without_the_other(backend: Backend, shared: Box):
+    """As base and head do while they are timed in turns."""
+    other = f"{REVIEW}-base"
+    order = BoxOrder(other, "prepare", 1, role=Role.INSTALL, limits=backend.limits)
+    backend.sandbox.prepare(other, backend.bundle, backend.commit)
+    install = backend.sandbox.open(order)
+    said(install.run("python3 -m venv --without-pip /venv/test && echo base >/venv/test/mark"))
+    install.destroy()
+    base = backend.sandbox.open(replace(order, step="measure:base", role=Role.STEP))
+    seen = [said(box.run("cat /venv/test/mark 2>/dev/null || echo head")) for box in (base, shared, shared, base)]
+    assert seen == ["base", "head", "head", "base"]
+    base.destroy()
+    backend.sandbox.drop(other)
+    assert not backend.sandbox.prepared(other) and backend.sandbox.prepared(REVIEW)
+    assert alive(shared)
+
+
 def test_memory_of_all_processes_together_is_told_of_each_command_anew(backend: Backend, shared: Box):
     hold = "import time; held = bytearray(60 << 20); time.sleep(0.6)"
     together = shared.run(f"for number in 1 2 3; do python3 -c '{hold}' & done; wait")
