@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -87,6 +88,28 @@ def test_each_way_to_run_a_node_is_a_profile_that_compose_can_read(file: str) ->
     known = {f"LAMPNODE_{name.upper()}" for name in NodeSettings.model_fields}
     for name in ("node-cpu", "node-cuda", "node-rocm"):
         assert {key for key in services[name]["environment"] if key.startswith("LAMPNODE_")} <= known
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "inference_node/compose.yaml"])
+def test_secrets_are_made_once_and_a_nodes_key_can_be_put_and_shown(file: str, tmp_path: Path) -> None:
+    script = yaml.safe_load((ROOT / file).read_text())["services"]["prepare"]["entrypoint"][2]
+    script = (
+        script.replace("/secrets", str(tmp_path)).replace('"/data"', '"/nowhere"').replace('"/backups"', '"/nowhere"')
+    )
+
+    def prepare(*words: str, given: str = "") -> str:
+        command = [sys.executable, "-c", script, *words]
+        return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+
+    assert prepare() == ""
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert len(set(made.values())) == len(made) and all(len(text) == 49 for text in made.values())
+    prepare()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == made
+    assert prepare("show", "node-key") == made["node-key"]
+    prepare("put", "node-key", given="  from the other box\n")
+    assert prepare("show", "node-key") == "from the other box\n"
+    assert all(path.stat().st_mode & 0o777 == 0o444 for path in tmp_path.iterdir())
 
 
 def test_the_template_of_settings_changes_nothing_until_a_line_is_uncommented() -> None:
