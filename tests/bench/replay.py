@@ -209,12 +209,22 @@ def in_figures(found: Sequence[Nights], stands_for: dict[str, dict[str, str]]) -
 
 
 def counted(found: Nights, stands_for: dict[str, str]) -> dict[str, int]:
-    """Of one repo. What should be 0: new_again, not_seen_late, filed_twice, dying_*, mended_new, mended_left,
-    fixed_without_proof, fixed_though_not_mended."""
+    """Of one repo. To be 0: new_again, not_seen_late, filed_twice, dying_fixed, dying_new, mended_new, mended_left and
+    fixed_without_proof.
+
+    A finding of two faults, of which one was mended, goes on in the words of the other. A fault that nobody planted may
+    be gone with a mended one (`fixed_beside`).
+    """
     others = found.seconds_minds
     fixed = [one for one in found.findings("mended") if one["lifecycle"] == "fixed"]
     open_faults = {key for key in found.open_before("mended") if key in stands_for}
     fixed_ids = {one["id"] for one in fixed}
+    before = found.open_before("mended")
+    go_on = {
+        one["id"]
+        for one in found.findings("mended")
+        if one["lifecycle"] != "fixed" and one["id"] in open_faults and one["title"] != before[one["id"]]["title"]
+    }
     return {
         "proved_at_first": len(found.fresh("first")),
         "proved_at_first_by_agents": sum(one["source"] == "agent" for one in found.fresh("first")),
@@ -228,10 +238,11 @@ def counted(found: Nights, stands_for: dict[str, str]) -> dict[str, int]:
         "dying_new": len(found.fresh("dying")),
         "mended_faults": len(open_faults),
         "mended_fixed": len(open_faults & fixed_ids),
-        "mended_left": len(open_faults - fixed_ids),
+        "mended_in_part": len(go_on),
+        "mended_left": len(open_faults - fixed_ids - go_on),
         "mended_new": len(found.fresh("mended")),
         "fixed_without_proof": sum(not ran_and_showed_nothing(one) for one in fixed),
-        "fixed_though_not_mended": len(fixed_ids - open_faults),
+        "fixed_beside": len(fixed_ids - open_faults),
     }
 
 

@@ -94,10 +94,11 @@ def test_nothing_is_new_on_an_unchanged_commit_and_nothing_is_fixed_without_proo
         "dying_new": 0,
         "mended_faults": 3,
         "mended_fixed": 3,
+        "mended_in_part": 0,
         "mended_left": 0,
         "mended_new": 0,
         "fixed_without_proof": 0,
-        "fixed_though_not_mended": 0,
+        "fixed_beside": 0,
     }
 
 
@@ -121,4 +122,4 @@ def test_counting_sees_a_fault_that_is_filed_twice_or_called_fixed_without_a_pro
     fixed["verification"]["runs"] = []
     counts = replay.counted(spoiled, {})
     assert (counts["filed_twice"], counts["not_seen_late"], counts["fixed_without_proof"]) == (1, 1, 1)
-    assert counts["fixed_though_not_mended"] == 3
+    assert counts["fixed_beside"] == 3
