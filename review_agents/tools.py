@@ -53,7 +53,7 @@ class Write(Arguments):
 class Measure(Arguments):
     name: str = Field(min_length=1, max_length=100, description="what is timed")
     command: str = Field(min_length=1, max_length=LONGEST_COMMAND)
-    sessions: int = Field(6, ge=3, le=12, description="fresh processes")
+    sessions: int = Field(6, ge=3, le=12, description="fresh processes, 3 or more")
     environment: Environment = Environment.PLAIN
 
 
@@ -119,6 +119,9 @@ DESCRIPTIONS: dict[str, tuple[str, type[Arguments]]] = {
 }
 
 
+COSTS_ONLY = ("title", "maxLength", "minLength", "maxItems", "minimum", "additionalProperties")  # of a schema
+
+
 class BadArguments(ValueError):
     """What is wrong with a call, in words for the model."""
 
@@ -169,9 +172,7 @@ def slim(schema: Any, known: dict[str, Any]) -> Any:
         return slim({**meant, **rest}, known)
     kept: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in ("title", "maxLength", "minLength", "maxItems", "additionalProperties") and not isinstance(
-            value, dict
-        ):
+        if key in COSTS_ONLY and not isinstance(value, dict):
             continue
         if key == "$defs" or (key == "enum" and branches(schema)):
             continue
