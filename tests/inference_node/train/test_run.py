@@ -100,6 +100,7 @@ def own_texts(opened, tmp_path_factory: pytest.TempPathFactory) -> list[samples.
     return samples.read(out)
 
 
+@pytest.mark.timeout(900)  # under a minute by itself
 def test_a_drafter_learns_64_texts_by_heart_and_nearly_all_its_drafts_are_accepted(opened, own_texts, tmp_path) -> None:
     """Catches what no single check does: a shift, a wrong position, rope, mask or tap leaves the real loop near 1."""
     target = opened("llama")
