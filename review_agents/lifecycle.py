@@ -436,11 +436,11 @@ def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def one_each(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Of each fault the claim that will speak for it, before anything is proved; in their order."""
+    """Of each fault the claim that will speak for it, with the places of all, before anything is proved; in order."""
     untried = Verification(state=VerificationState.UNVERIFIED)
     claims = [Claim(candidate=one, verification=untried, step="") for one in dict.fromkeys(candidates)]
-    speaking = {group[0].candidate for group in distinct(claims)}
-    return tuple(claim.candidate for claim in claims if claim.candidate in speaking)
+    groups = sorted(distinct(claims), key=lambda group: claims.index(group[0]))
+    return tuple(claim.candidate for claim in joined(groups))
 
 
 def joined(groups: Sequence[Sequence[Claim]]) -> list[Claim]:

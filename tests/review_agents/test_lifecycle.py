@@ -273,10 +273,12 @@ def test_a_proved_fault_that_was_set_against_the_other_is_named_although_their_t
 
 
 def test_of_candidates_that_will_be_one_finding_one_speaks_and_the_order_stays() -> None:
-    other = candidate(places=(Place(file="b.py", symbol="x"),), rule="other")
+    there = Place(file="a.py", line=3, symbol="Usage")
+    other = candidate(title="other", places=(Place(file="b.py", symbol="x"),), rule="other")
     twice = [candidate(title="one"), other, candidate(title="another")]
-    assert [one.title for one in one_each(twice)] == ["t", "another"]
-    assert one_each([]) == ()
+    twice[0] = twice[0].model_copy(update={"places": (*twice[0].places, there)})
+    assert [one.title for one in one_each(twice)] == ["other", "another"]
+    assert one_each(twice)[1].places == (*twice[2].places, there) and one_each([]) == ()
 
 
 def test_of_two_faults_in_one_finding_the_one_that_is_left_speaks_from_then_on() -> None:
