@@ -60,7 +60,7 @@ def setup_page(request: Request, shop: Shop) -> Response:
         return RedirectResponse("/login", 303)
     if not accounts.needed(shop, forwarded=is_forwarded(request)):
         return RedirectResponse("/account", 303)
-    return page(request, "setup.html", form={"token": "", "name": ""}, errors={})
+    return to_set_up(request, shop, {"token": "", "name": ""}, {})
 
 
 @router.post("/setup")
@@ -74,8 +74,14 @@ def set_up(request: Request, shop: Shop, token: Text = "", name: Text = "", pass
             )
         accounts.create(shop, name, password, admin=True, only_first=True)
     except BadInput as error:
-        return page(request, "setup.html", status=422, form=form, errors=forms.by_field(error))
+        return to_set_up(request, shop, form, forms.by_field(error))
     return entered(request, first_login(shop, name, password, request), "/")
+
+
+def to_set_up(request: Request, shop: Shop, form: Mapping[str, str], errors: Mapping[str, str]) -> HTMLResponse:
+    """`told`: the start wrote the token, for already then it was clear that others can come."""
+    told = accounts.needed(shop)
+    return page(request, "setup.html", status=422 if errors else 200, form=form, errors=errors, told=told)
 
 
 @router.get("/account")

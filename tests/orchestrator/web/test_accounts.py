@@ -225,6 +225,8 @@ def test_on_loopback_nobody_is_asked_until_there_is_an_account(sessions: Session
         # Through a proxy anybody may have come, whatever address this process listens on.
         for header in ("X-Forwarded-For", "Forwarded", "X-Real-IP"):
             assert client.get("/repos", headers={header: "203.0.113.9"}).headers["location"] == "/setup"
+        through = client.get("/setup", headers={"X-Forwarded-For": "203.0.113.9"}).text
+        assert "came through a proxy" in through and 'name="token"' not in through  # nobody was told one
         assert "Nobody is asked" in client.get("/account").text
         assert send(client, "/account", "/account/tokens", token_name="x").status_code == 409
         made = send(client, "/account", "/accounts", name="ada", password=RIGHT)
