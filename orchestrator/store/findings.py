@@ -8,17 +8,16 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
-    Boolean,
     ColumnElement,
     ForeignKey,
     Index,
     Text,
+    TextClause,
     UniqueConstraint,
     and_,
     cast,
     func,
     literal,
-    literal_column,
     or_,
     select,
     text,
@@ -108,10 +107,10 @@ def in_force(reason: str, until: datetime | None, now: datetime) -> bool:
     return bool(reason) and (until is None or until > now)
 
 
-def in_words(condition: str) -> ColumnElement[bool]:
+def in_words(condition: str) -> TextClause:
     """A condition on the table's rows that an index is for."""
     qualified = re.sub(r"\b(state|ignored_reason|repo_ignores)\b", r"findings.\1", condition)
-    return literal_column(f"({qualified})", Boolean)
+    return text(f"({qualified})")
 
 
 def get(db: Session, finding_id: UUID) -> FindingRow | None:

@@ -32,4 +32,4 @@ def test_a_list_of_what_counts_reads_an_index_of_that_alone(
         ask(db)
         statement, parameters = asked[-1]
         plan = db.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
-    assert any(index in row[-1] for row in plan), plan
+    assert any(index in row[-1] for row in plan), (plan, statement)
