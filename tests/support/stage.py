@@ -220,11 +220,13 @@ class Stage:
             if not (data / "instance").exists():
                 continue
             instance = (data / "instance").read_text().strip()
-            found += [path.name for path in (data / "sandbox" / "volumes").glob("*")]
+            volumes = (path.name for path in (data / "sandbox" / "volumes").glob("*"))
+            found += [name for name in volumes if not name.startswith("trial-")]  # of a worker that was killed: later
             found += [str(path) for path in (data / "mirrors").glob("view-*")]
             said = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
             found += [line[:160] for line in said.splitlines() if f"lamplighter.{instance}." in line]
-            found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/lamplighter*/*{instance}*")]
+            cgroups = Path("/sys/fs/cgroup").glob(f"*/lamplighter*/*{instance}*")
+            found += [str(path) for path in cgroups if ".trial-" not in path.name]
             if self.engine is not None:
                 ours = ("--filter", f"label=lamplighter.instance={instance}")
                 for words in (("ps", "--all", "--format", "{{.Names}}"), ("volume", "ls", "--format", "{{.Name}}")):
