@@ -49,19 +49,19 @@ def verify(shape: Shape, *, rows: int, woken: int, context: int, folded: int = 0
     ]  # fmt: skip
 
 
-def draft(shape: Shape, drafter: DraftShape, *, context: int) -> list[Part]:
-    """A pass of a DFlash drafter over its block, the target's head included."""
+def draft(shape: Shape, drafter: DraftShape, *, context: int, head: float = 2.0) -> list[Part]:
+    """A pass of a DFlash drafter over its block in bf16, the target's head included. head: bytes of a number of it."""
     heads, kv = drafter.heads * drafter.head_dim, drafter.kv_heads * drafter.head_dim
     layer = (2 * heads + 2 * kv) * shape.hidden + 3 * drafter.intermediate * shape.hidden
     seen = min(context, drafter.window) if drafter.window else context
-    full = sum(1 for kind in range(drafter.layers) if kind == drafter.layers - 1)
+    full = 1 if drafter.window else drafter.layers  # the last layer is full where the others slide
     keys = 2 * kv * 2
     return [
         Part("drafter's layers", drafter.layers * 2 * layer, 4 * drafter.layers),
         Part("drafter's attention", keys * (full * context + (drafter.layers - full) * seen), 3 * drafter.layers),
         Part("drafter's context", drafter.layers * 2 * 2 * kv * shape.hidden, 1),
         Part("drafter's taps", 2 * len(drafter.taps) * shape.hidden * shape.hidden, 2),
-        Part("drafter's head", 2 * shape.vocab * shape.hidden, 2),
+        Part("drafter's head", round(head * shape.vocab * shape.hidden), 2),
     ]
 
 
