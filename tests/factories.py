@@ -322,7 +322,7 @@ class Clock:
 
 def make_shop(sessions: Sessions, data: Path, **changed: Any) -> Workshop:
     """A workshop without a sandbox whose nudges are only counted (`shop.nudge.woken`)."""
-    alone = {"data": data, "host_lock": data / "host.lock", "compare_with": "none"}
+    alone = {"data": data, "host_lock": data / "host.lock", "compare_with": "none", "measure_patience_s": 0}
     settings: dict[str, Any] = {**alone, **changed.pop("settings", {})}
     clock = changed.setdefault("clock", Clock())
     given: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from pydantic import TypeAdapter
@@ -10,13 +10,16 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session as Database
 
 from orchestrator.measure import bisect, verdict
-from orchestrator.measure.records import RULE, Bisection, Block, ChangePoint, Comparison, Rule, Tried
+from orchestrator.measure.change_points import change_points
+from orchestrator.measure.records import RULE, Bisection, Block, ChangePoint, Comparison, Estimate, Outcome, Rule, Tried
 from orchestrator.measure.verdict import Compared, Void
 from orchestrator.sandbox.contract import NeedsMissing, SandboxError
-from orchestrator.services import bases, pairs
+from orchestrator.services import bases, histories, pairs
 from orchestrator.services.bases import Built
 from orchestrator.services.job import UNWANTED, Job, StepRun
+from orchestrator.store import comparisons
 from orchestrator.store.comparisons import ChangePointRow
+from review_agents.ports import Checkout, RepoProblem
 from review_agents.records import Candidate, Verdict
 
 MOST_SEARCHES = 2  # of a review; more alarms usually have one reason
@@ -38,6 +41,70 @@ def searched(job: Job, run: StepRun, head: Built, base: Built, alarms: Sequence[
     return found
 
 
+def of_series(
+    job: Job, run: StepRun, head: Built, found: Sequence[Comparison]
+) -> tuple[list[Comparison], dict[str, Bisection]]:
+    """The largest slowdown that the nights show and that has no name yet, for example of a night without a verdict.
+
+    Returned as the comparison that its two ends would have been, with what became of the search.
+    """
+    unnamed = []
+    with job.shop.sessions.reading() as db:
+        known = {(row.name, row.to_commit) for row in comparisons.change_points(db, job.asked.repo_id)}
+        named = {(row.name, row.culprit) for row in comparisons.change_points(db, job.asked.repo_id)}
+        every = histories.series_of(db, job.asked.repo_id)
+    by_name = {one.name: one for one in found}
+    for series in every:
+        for point in change_points(series):
+            commits = {(point.name, point.from_commit), (point.name, point.to_commit)}
+            if point.name in by_name and point.ratio > 1 and not commits & (known | named):
+                unnamed.append(point)
+    unnamed = [point for point in unnamed if point.from_commit != point.to_commit]
+    if not unnamed or not job.shop.settings.bisect_minutes:
+        return [], {}
+    point = max(unnamed, key=lambda one: one.ratio)
+    alarm = as_comparison(by_name[point.name], point)
+    run.log.write(f"{point.name}: the nights show a step of {point.ratio:.2f} that has no name yet\n")
+    search = search_between(job, run, head, alarm)
+    return ([alarm], {alarm.name: search}) if search else ([], {})
+
+
+def as_comparison(one: Comparison, point: ChangePoint) -> Comparison:
+    estimate = Estimate(point.ratio, point.ratio, point.ratio, 0.0, point.before, point.after, point.points_after)
+    outcome = Outcome(Verdict.SLOWER, "a step in the nights", estimate, estimate)
+    return replace(
+        one,
+        base_commit=point.from_commit,
+        head_commit=point.to_commit,
+        machine_key=point.machine_key,
+        outcome=outcome,
+        same_code=False,
+    )
+
+
+def search_between(job: Job, run: StepRun, head: Built, alarm: Comparison) -> Bisection | None:
+    """Build both ends of the step, where the head is not one of them, and look between; None when they are gone."""
+    names = []
+    try:
+        ends = []
+        for name, commit in (("from", alarm.base_commit), ("to", alarm.head_commit)):
+            if commit == head.checkout.commit:
+                ends.append(head)
+                continue
+            names.append(name)
+            ends.append(bases.build(job, run, head.repo, job.shop.git.at(job.asked.url, commit), name=name))
+        deadline = time.monotonic() + min(job.shop.settings.bisect_minutes * 60, job.time_left() / 2)
+        return Search(job, run, ends[1], ends[0], alarm, deadline, files=head.checkout).done()
+    except (RepoProblem, SandboxError) as error:
+        if isinstance(run.trouble, UNWANTED):
+            raise
+        run.log.write(f"the ends of the step cannot be built: {error}\n")
+        return None
+    finally:
+        for name in names:
+            job.sandbox.drop(bases.volumes_of(job, name))
+
+
 @dataclass
 class Search:
     job: Job
@@ -46,6 +113,7 @@ class Search:
     base: Built
     alarm: Comparison
     deadline: float
+    files: Checkout | None = None  # whose benchmark files are used; None: the head's
 
     @property
     def rule(self) -> Rule:
@@ -91,7 +159,7 @@ class Search:
 
     def proved(self, tried: Sequence[Tried], good: str, culprit: str) -> Bisection:
         """Named only if it is slower than its own parent in a block of its own."""
-        if good == self.base.checkout.commit and culprit == self.head.checkout.commit:
+        if good == self.base.checkout.commit and culprit == self.head.checkout.commit and self.files is None:
             return self.ended(tried, good, culprit, culprit=culprit)  # that is what the alarm itself has shown twice
         with self.built(good, name="good") as before, self.built(culprit) as after:
             if isinstance(before, str) or isinstance(after, str):
@@ -109,7 +177,7 @@ class Search:
         benchmark, metric = self.alarm.benchmark, self.alarm.metric
         pair = pairs.opened(self.job, self.run, base, other, part=f"bisect-{other.checkout.commit[:10]}-{block}")
         try:
-            pairs.bring(pair, benchmark, self.head.checkout)
+            pairs.bring(pair, benchmark, self.files or self.head.checkout)
             for end in pair.ends.values():
                 ran = bases.ran_code(end.workspace, end.built, benchmark.environment)
                 if not ran.matches:

@@ -9,6 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +69,15 @@ STEP, POSITION = "measure:base", 400
 MOST_SHARE = 0.5  # of the review's time that is left
 SAME_CODE_PAIRS = 30  # that are remembered of a series
 MOST_PROFILED = 3
+MOST_OF_EQUAL_CODE = 3  # benchmarks, when base and head are one commit
 MEASURE, MOST_ASKED = "measure", 6  # the agents' tool
 RULE, MEMORY_RULE = "slower-than-base", "more-memory-than-base"
 COMPARISON = TypeAdapter(Comparison)
 SURROUNDINGS = TypeAdapter(Surroundings)
+
+
+class NotCompared(Exception):
+    """Why this review compares nothing."""
 
 
 def run(
@@ -93,7 +99,7 @@ def run(
         comparing = Comparing(job, run, head, base, results, description)
         try:
             return comparing.outcome(comparing.compared())
-        except NeedsMissing as error:
+        except (NeedsMissing, NotCompared) as error:
             return comparing.nothing(str(error))
         except SandboxError as error:
             if isinstance(run.trouble, UNWANTED):
@@ -153,6 +159,11 @@ class Comparing:
 
     def compared(self) -> list[Comparison]:
         if self.base_checkout.commit != self.head.checkout.commit:
+            took = sum(attempt.seconds for attempt in self.head.prepared.commands)
+            if took > self.left_s / 2:  # the head's is the best guess at the base's
+                raise NotCompared(
+                    f"installing takes {took:.0f} s, more than half of what LAMPLIGHTER_COMPARE_MINUTES allows"
+                )
             self.say(f"base {self.base_checkout.commit[:12]} is built beside {self.head.checkout.commit[:12]}")
             self.base = bases.build(self.job, self.run, self.head.repo, self.base_checkout, name="base")
         pair = pairs.opened(self.job, self.run, self.base, self.head, part="screen")
@@ -215,7 +226,13 @@ class Comparing:
                 self.skipped[one.name] = "base and head have different tests"
             else:
                 kept.append(one)
-        return kept
+        return kept if self.base is not self.head else self.drawn(kept)
+
+    def drawn(self, found: list[Benchmark]) -> list[Benchmark]:
+        """Of equal code a few are enough to know our own false alarms, other ones each night."""
+        day = date.fromisoformat(self.head.repo.today or "2026-01-01").toordinal()
+        start = day * MOST_OF_EQUAL_CODE % max(1, len(found))
+        return [*found[start:], *found[:start]][:MOST_OF_EQUAL_CODE]
 
     def asked(self) -> list[Benchmark]:
         """What agents measured in the review before."""
@@ -350,6 +367,7 @@ class Comparing:
         alarms = [one for one in found if one.outcome.verdict is Verdict.SLOWER and not one.same_code]
         candidates = tuple(slower(one, self.head) for one in alarms)
         searched = bisecting.searched(self.job, self.run, self.head, self.base, alarms) if alarms else {}
+        earlier, searched_earlier = ([], {}) if alarms else bisecting.of_series(self.job, self.run, self.head, found)
         if searched:
             candidates = tuple(
                 bisecting.named(candidate, searched.get(one.name), self.job)
@@ -390,6 +408,7 @@ class Comparing:
         def also(db: Database) -> None:
             keep(db, self.job, found, self.around, now)
             bisecting.keep(db, self.job, alarms, searched, now)
+            bisecting.keep(db, self.job, earlier, searched_earlier, now)
 
         return StepOutcome(result.model_dump(mode="json"), summary=summary, reason=reason[:1000], also=also)
 
@@ -494,8 +513,8 @@ def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, no
             commit=one.head_commit,
             at=now,
             sessions=[session.model_dump(mode="json") for session in measured.sessions],
-            median=measured.median,
-            spread=measured.spread,
+            median=measured.median if one.outcome.best else None,  # of a contaminated block there is no number
+            spread=measured.spread if one.outcome.best else None,
             contaminated=measured.contaminated,
             note="" if one.outcome.best else one.outcome.reason,
             verdict=verdict_json,

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -18,6 +18,8 @@ from pydantic import TypeAdapter
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from orchestrator.measure.machine_key import machine_key
+from orchestrator.measure.records import Surroundings
 from orchestrator.sandbox.contract import Box, Cancelled, Description, NeedsMissing, Role, SandboxError
 from orchestrator.services import claiming, filing, focusing, proving, scheduling
 from orchestrator.services.claiming import Hold, Interrupted
@@ -256,10 +258,10 @@ def workspace(job: Job, box: Box) -> Workspace:
 def run_probe(job: Job, probe: "Probe", repo: Repo, prepared: "Prepared", description: Description) -> ProbeResult:
     def work(run: StepRun) -> Outcome:
         result = one_probe(job, run, probe, repo, prepared)
-        key = machine_key(job.shop.machine, description)
+        around = surroundings(job, prepared, description)
 
         def also(db: Session) -> None:
-            keep_measurements(db, job, repo, key, result.measurements)
+            keep_measurements(db, job, repo, around, result.measurements)
 
         return Outcome(result.model_dump(mode="json"), summary=result.summary, reason=result.reason, also=also)
 
@@ -311,12 +313,15 @@ def end_probe(db: Session, job: Job, step_id: UUID, result: ProbeResult, now: An
     )
 
 
-def machine_key(machine: str, description: Description) -> str:
-    """Only measurements with equal keys are compared."""
-    return "/".join((machine, description.name, description.image, description.python))
+def surroundings(job: Job, prepared: "Prepared", description: Description) -> Surroundings:
+    """What must be equal for measurements to be compared, and the versions that stood beside them."""
+    here = Surroundings(job.shop.machine, sandbox=description.name, image=description.image, python=description.python)
+    if job.shop.measuring is not None:
+        here = replace(job.shop.measuring.surroundings(description), pinned=job.shop.settings.sandbox_cpus)
+    return replace(here, dependencies=prepared.resolved_test or prepared.resolved)
 
 
-def keep_measurements(db: Session, job: Job, repo: Repo, key: str, measured: Sequence[Measurement]) -> None:
+def keep_measurements(db: Session, job: Job, repo: Repo, around: Surroundings, measured: Sequence[Measurement]) -> None:
     for one in measured:
         same = (MeasurementRow.review_id == job.review_id, MeasurementRow.name == one.name)
         db.execute(delete(MeasurementRow).where(*same), execution_options={"synchronize_session": False})
@@ -327,7 +332,7 @@ def keep_measurements(db: Session, job: Job, repo: Repo, key: str, measured: Seq
                 name=one.name,
                 command=one.command,
                 unit=one.unit,
-                machine_key=key,
+                machine_key=machine_key(around),
                 commit=repo.commit,
                 at=job.shop.clock(),
                 sessions=[session.model_dump(mode="json") for session in one.sessions],
@@ -336,6 +341,7 @@ def keep_measurements(db: Session, job: Job, repo: Repo, key: str, measured: Seq
                 contaminated=one.contaminated,
                 note=one.note,
                 verdict=one.change.model_dump(mode="json") if one.change else None,
+                surroundings=asdict(around),
             )
         )
 

@@ -43,6 +43,7 @@ class Service:
         return {
             **os.environ,
             "LAMPLIGHTER_HOST_LOCK": str(self.settings.host_lock),
+            "LAMPLIGHTER_COMPARE_WITH": "none",
             "LAMPLIGHTER_MACHINE": self.settings.machine,
             "LAMPLIGHTER_BROKER_URL": self.settings.broker_url,
             "LAMPLIGHTER_LEASE_S": str(self.settings.lease_s),

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from orchestrator.measure.records import Comparison
 from orchestrator.services import reviews, submitting, working
@@ -13,8 +15,11 @@ from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import comparisons, measurements, migrate
+from orchestrator.store.comparisons import ChangePointRow
+from orchestrator.store.measurements import MeasurementRow
+from orchestrator.store.reviews import Review
 from orchestrator.store.session import Sessions, open_sessions
-from review_agents.records import Kind, Lifecycle, Verdict, VerificationState
+from review_agents.records import Kind, Lifecycle, Session, Verdict, VerificationState
 from tests.support.boxes import bubblewrap, git, here
 from tests.support.measured_repo import PLAIN, SLOW, history, measuring_shop
 
@@ -140,6 +145,34 @@ def test_nothing_of_the_base_or_the_commits_between_is_left(told: Told) -> None:
     for page in told.pages:
         for name in ("base", "middle", "good"):
             assert not told.shop.sandbox.prepared(f"{page.row.id}-{name}")  # type: ignore[union-attr]
+
+
+def test_a_step_that_only_the_nights_show_is_traced_to_its_commit_too(told: Told) -> None:
+    """As after a night whose verdict was contaminated: the reviews that follow see base and head alike."""
+    repo_id, start = told.pages[0].row.repo_id, datetime(2026, 1, 1, tzinfo=UTC)
+    with told.shop.sessions.begin() as db:
+        db.execute(delete(ChangePointRow))
+        for day, (at, value) in enumerate([(0, 1.0), (0, 1.01), (-1, 8.0), (-1, 8.1)]):
+            review = Review(
+                repo_id=repo_id, ref="old", commit=told.commits[at], state=ReviewState.DONE, requested_by="schedule",
+                created_at=start + timedelta(days=day), agents=False, budget_minutes=60, max_attempts=3,
+            )  # fmt: skip
+            db.add(review)
+            db.flush()
+            sessions = [Session(value=value).model_dump(mode="json")] * 6
+            db.add(
+                MeasurementRow(
+                    review_id=review.id, repo_id=repo_id, name="walk: walk", unit="s", machine_key="another machine",
+                    commit=told.commits[at], at=review.created_at, sessions=sessions, median=value, spread=0.001,
+                )
+            )  # fmt: skip
+    page = reviewed(told.shop, Path(told.pages[0].repo_url), told.commits[-1])
+    with told.shop.sessions.reading() as db:
+        (step,) = comparisons.change_points(db, repo_id)
+    assert (step.culprit, step.machine_key) == (told.commits[2], "another machine")
+    assert step.ratio > 7 and len(step.bisection["tried"]) == 3  # two between, and the proof against its parent
+    for name in ("from", "to"):
+        assert not told.shop.sandbox.prepared(f"{page.row.id}-{name}")  # type: ignore[union-attr]
 
 
 def test_without_time_nothing_is_compared_and_the_review_is_as_good(told: Told, tmp_path: Path) -> None:

@@ -1,0 +1,186 @@
+"""The step that compares base and head in a sandbox that fails, on files in a dict: no review is the worse for it."""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from orchestrator.measure.records import Surroundings
+from orchestrator.sandbox.contract import Box, NeedsMissing, Patience, SandboxError
+from orchestrator.sandbox.fake import FakeSandbox
+from orchestrator.sandbox.stopwatch import Stopwatch, Tolerance
+from orchestrator.services import reviews, submitting, working
+from orchestrator.services.measuring import COMPARISON, STEP
+from orchestrator.services.submitting import Submission
+from orchestrator.services.views import ReviewPage, ReviewState, StepRow
+from orchestrator.services.workshop import Measuring, Workshop
+from orchestrator.store import comparisons, measurements
+from orchestrator.store.session import Sessions
+from review_agents.ports import Workspace
+from review_agents.probes.prepared import Attempt, Distribution, Prepared
+from review_agents.records import ProbeResult, ProbeState, Ran, Repo, Verdict
+from tests.support.tiny import FIRST, SECOND, TinyGit, tiny_shop
+
+PACKAGE = "x = 1\n"
+FILES = {
+    "README.md": "It says hello.\n",
+    "pack/__init__.py": PACKAGE,
+    ".lamplighter.toml": '[benchmark]\nfirst = "bench first"\n',
+}
+# What the program that looks at imports would say.
+RUNS = {
+    "version": "1",
+    "packages": {
+        "pack": {
+            "path": "/venv/test/pack/__init__.py",
+            "files": {"__init__.py": sha256(PACKAGE.encode()).hexdigest()},
+        }
+    },
+}
+
+
+def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
+    one = Distribution(name="pack", version="1", import_packages=("pack",), files=("pack/__init__.py",))
+    prepared = Prepared(python="3.11.0", languages=("python",), distributions=(one,), installed_test=True)
+    return prepared, ProbeResult(probe="install", state=ProbeState.PASSED, summary="installed")
+
+
+def answer(command: str) -> Ran:
+    if "canary" in command:
+        return Ran(exit=0, seconds=0.2, head="canary: 0.015 s\n")
+    return Ran(exit=0, seconds=0.5, user_s=0.5, peak_bytes=50 << 20)
+
+
+@pytest.fixture
+def shop(sessions: Sessions, tmp_path: Path) -> Workshop:
+    """A worker that measures; the next review is held against the one before."""
+    sandbox = FakeSandbox(answer, files={"/tmp/lamplighter-what_runs.json": json.dumps(RUNS).encode()})
+    measuring = Measuring(
+        lambda box, patience: Stopwatch(box, patience=Patience(0), tolerance=Tolerance(2, 2)),
+        lambda: (),
+        lambda description: Surroundings("machine", sandbox=description.name),
+    )
+    git = TinyGit(tmp_path, commits={FIRST: FILES, SECOND: FILES})
+    shop = tiny_shop(sessions, tmp_path, git=git, sandbox=sandbox, probes=(), prepare=prepare, measuring=measuring)
+    return replace(shop, settings=shop.settings.model_copy(update={"compare_with": "previous"}))
+
+
+def reviewed(shop: Workshop, commit: str) -> ReviewPage:
+    shop.git.head = commit  # type: ignore[attr-defined]
+    review_id = submitting.submit(shop, Submission("https://git.example/team/pack", agents=False, force=True))
+    working.do_one(shop, review_id)
+    page = reviews.get(shop, review_id)
+    assert (page.row.state, page.row.error) == (ReviewState.DONE, "")
+    assert not shop.sandbox.volumes and not shop.sandbox.boxes  # type: ignore[union-attr]
+    return page
+
+
+def compared(shop: Workshop, commit: str = SECOND) -> StepRow:
+    """The step of a second review."""
+    reviewed(shop, FIRST)
+    return step_of(reviewed(shop, commit))
+
+
+def step_of(page: ReviewPage) -> StepRow:
+    (step,) = [step for step in page.steps if step.name == STEP]
+    return step
+
+
+def test_equal_sessions_are_no_change_and_the_base_is_named(shop: Workshop) -> None:
+    step = compared(shop)
+    assert step.summary == f"against {FIRST[:12]}: 2 no change"
+    assert (step.state, step.reason) == ("done", "")
+
+
+def test_what_takes_long_to_install_is_not_built_a_second_time(shop: Workshop) -> None:
+    slow = Attempt(purpose="wheel", command="pip wheel .", ok=True, ending="exit status 0", seconds=200.0)
+
+    def slowly(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
+        prepared, result = prepare(workspace, repo)
+        return prepared.model_copy(update={"commands": (slow,)}), result
+
+    step = compared(replace(shop, prepare=slowly))
+    assert "installing takes 200 s" in step.reason
+
+
+def test_a_base_that_cannot_be_cloned_is_the_step_s_reason(shop: Workshop) -> None:
+    reviewed(shop, FIRST)
+    shop.sandbox.fail["prepare"] = [None, SandboxError("disk full")]  # type: ignore[union-attr]
+    step = step_of(reviewed(shop, SECOND))
+    assert step.reason == "the sandbox failed: disk full"
+
+
+def test_a_python_that_only_the_base_needs_is_the_step_s_reason(shop: Workshop) -> None:
+    reviewed(shop, FIRST)
+    shop.sandbox.fail["open"] = [None, NeedsMissing("needs Python 3.7")]  # type: ignore[union-attr]
+    assert step_of(reviewed(shop, SECOND)).reason == "needs Python 3.7"
+
+
+def test_what_does_not_work_at_the_base_is_not_compared(shop: Workshop) -> None:
+    runs: list[str] = []
+
+    def broken_at_second_try(command: str) -> Ran:
+        if "bench first" in command:
+            runs.append(command)
+            return Ran(exit=0 if len(runs) == 1 else 3, seconds=0.5, head="no such option\n")
+        return answer(command)
+
+    shop.sandbox.script = broken_at_second_try  # type: ignore[union-attr]
+    step = compared(shop)
+    assert step.reason == "it does not work at the base (exit status 3): no such option"
+    assert len(runs) == 2
+
+
+def test_other_code_than_the_commit_s_gives_no_number(shop: Workshop) -> None:
+    reviewed(shop, FIRST)
+    shop.git.commits[SECOND] = {**FILES, "pack/__init__.py": "x = 2\n"}  # type: ignore[attr-defined]
+    step = step_of(reviewed(shop, SECOND))
+    assert f"what was imported is not what {SECOND[:12]} has: pack/__init__.py" in step.reason
+
+
+def test_a_disturbed_machine_gives_the_verdict_contaminated_and_no_number(shop: Workshop) -> None:
+    def busy(box: Box, patience: Patience) -> Stopwatch:
+        return Stopwatch(box, patience=Patience(0), tolerance=Tolerance(-1.0, -1.0))
+
+    assert shop.measuring is not None
+    shop = replace(shop, measuring=replace(shop.measuring, stopwatch=busy))
+    reviewed(shop, FIRST)
+    page = reviewed(shop, SECOND)
+    assert step_of(page).summary.endswith("contaminated") and "before the first session" in step_of(page).reason
+    with shop.sessions.reading() as db:
+        (row,) = comparisons.of_review(db, page.row.id)
+        (night,) = measurements.of_review(db, page.row.id)
+    assert (row.verdict, row.ratio, night.median) == (Verdict.CONTAMINATED, None, None)
+    assert "before the first session" in night.note
+
+
+def test_the_same_commit_is_built_once_and_marked_as_equal_code(shop: Workshop) -> None:
+    reviewed(shop, FIRST)
+    page = reviewed(shop, FIRST)
+    prepared = [about for method, about in shop.sandbox.calls if method == "prepare"]  # type: ignore[union-attr]
+    assert len(prepared) == 2  # one a review
+    with shop.sessions.reading() as db:
+        found = [COMPARISON.validate_python(row.body) for row in comparisons.of_review(db, page.row.id)]
+    assert found and all(one.same_code for one in found)
+
+
+@pytest.mark.parametrize("why", [{"compare_with": "none"}, {"compare_minutes": 0.0}])
+def test_an_operator_who_wants_no_comparison_gets_no_step(shop: Workshop, why: dict[str, object]) -> None:
+    shop = replace(shop, settings=shop.settings.model_copy(update=why))
+    reviewed(shop, FIRST)
+    assert STEP not in [step.name for step in reviewed(shop, SECOND).steps]
+
+
+def test_a_node_on_the_same_machine_means_no_verdicts(shop: Workshop) -> None:
+    assert shop.measuring is not None
+    shop = replace(shop, measuring=replace(shop.measuring, no_verdicts="node on this machine"))
+    reviewed(shop, FIRST)
+    assert STEP not in [step.name for step in reviewed(shop, SECOND).steps]
+
+
+def test_the_parent_can_be_the_base_of_a_first_review(shop: Workshop) -> None:
+    shop = replace(shop, settings=shop.settings.model_copy(update={"compare_with": "parent"}))
+    assert STEP not in [step.name for step in reviewed(shop, FIRST).steps]
+    assert step_of(reviewed(shop, SECOND)).summary.startswith(f"against {FIRST[:12]}")
