@@ -135,11 +135,11 @@ def test_a_wrong_target_is_explained_at_the_field_and_a_right_one_leads_to_its_r
 def test_what_is_hidden_in_the_form_opens_when_it_is_wrong(tab: Page) -> None:
     tab.goto("/")
     tab.get_by_text("Focus and budget").click()
-    tab.get_by_label("Focuses").fill("<b>")
+    tab.get_by_label("Judged for").evaluate("field => { field.options[1].value = '<b>'; field.selectedIndex = 1 }")
     tab.get_by_label("Repository").fill("https://git.example/team/thing")
     tab.get_by_role("button", name="Review it").click()
-    expect(tab.get_by_label("Focuses")).to_be_visible()
-    expect(tab.get_by_label("Focuses")).to_have_attribute("aria-invalid", "true")
+    expect(tab.get_by_label("Judged for")).to_be_visible()
+    expect(tab.get_by_label("Judged for")).to_have_attribute("aria-invalid", "true")
 
 
 def test_a_review_is_asked_for_without_javascript(plain: Page) -> None:
