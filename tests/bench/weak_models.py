@@ -6,7 +6,7 @@
 The repo, its commands and their output are made up, so that what is tried is the loop and the wire. What the model
 writes is mostly nonsense; each conversation must come to an end of its own, and its turns must add up, in the
 transcript, on the wire and by the server's own account. Conversations are written down as they end, and an
-interrupted run goes on after them. On two idle cores a thousand turns take about twenty minutes.
+interrupted run goes on after them. On two idle cores a thousand turns take about a quarter of an hour.
 """
 
 import json
@@ -32,7 +32,7 @@ from tests.support.agents import Hand, play
 from tests.support.counted import CountedTransport
 from tests.support.model_servers import LlamaServer, ModelServer, OurNode
 
-ANSWER_TOKENS = (32, 48, 64)  # a weak model that is let talk says nothing more
+ANSWER_TOKENS = (24, 32, 48)  # a weak model that is let talk says nothing more
 MOST_EMPTY = 5  # conversations without a turn; then something else is wrong
 TURNS, SECONDS = 25, 1800  # of one conversation
 TEMPERATURES = (0.3, 0.8, 1.2)
@@ -165,8 +165,9 @@ def in_turn(plans: Sequence[Plan], turns: int, record: Record, keep: Path) -> No
             continue
         log = keep / f"{plan.name.replace(', ', '-').replace(' ', '-')}.log"
         before = len(record.of(plan.name))
-        with plan.server(log) as server:
-            running.append(server)
+        server = plan.server(log)
+        running.append(server)  # also while it loads
+        with server:
             probes = talk(f"{server.url}/v1", "", plan.tools, plan.name, record, enough)
             here = record.of(plan.name)[before:]
             record.add(

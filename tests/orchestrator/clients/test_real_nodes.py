@@ -14,11 +14,11 @@ from review_agents.records import AnswerEnd, Message, Question, Role
 from tests.support.model_servers import LlamaServer, ModelServer, OurNode
 from tests.support.postgres import free_port
 
-LONG = Question(
-    messages=(Message(role=Role.USER, text="Tell a very long story about a village and each of its houses. " * 60),),
-    max_tokens=4000,
-    conversation="story",
-)
+STORY = "Tell a very long story about a village and each of its houses. "
+
+
+def question(text: str, max_tokens: int) -> Question:
+    return Question(messages=(Message(role=Role.USER, text=text),), max_tokens=max_tokens, conversation="story")
 
 
 def never() -> bool:
@@ -44,34 +44,36 @@ def test_what_they_tell_of_their_work_is_read(real_node: ModelServer) -> None:
 
 
 def test_tokens_and_times_are_the_servers_own(real_node: ModelServer) -> None:
-    short = LONG.model_copy(update={"max_tokens": 8})
+    short = question("Tell a story. " * 30, 8)
     before = real_node.written_tokens()
     first, second = (model(real_node).ask(short, cancelled=never) for _ in range(2))
     assert (first.end, first.usage.completion) == (AnswerEnd.LENGTH, 8)
     assert real_node.written_tokens() - before == 16
-    assert second.usage.prompt == first.usage.prompt > 600 and second.usage.cached > 0.9 * second.usage.prompt
+    assert second.usage.prompt == first.usage.prompt > 90
+    assert second.usage.cached >= second.usage.prompt - 64, "our node restores slices of 64, llama.cpp single tokens"
     assert first.usage.completion_s > 0 and second.usage.prompt_s < first.usage.seconds
 
 
 def test_a_cancelled_answer_is_gone_from_the_node(real_node: ModelServer) -> None:
     client = model(real_node)
     assert client.is_busy() is False
+    # llama.cpp looks up between batches of up to 2048 tokens, so it is stopped as it writes; ours as it reads.
+    story = question(STORY * (60 if isinstance(real_node, OurNode) else 1), 4000)
     with capture_logs() as logs, pytest.raises(Stopped):
-        client.ask(LONG, cancelled=lambda: real_node.working() > 0)
+        client.ask(story, cancelled=lambda: real_node.working() > 0)
     assert real_node.working() == 0 and client.is_busy() is False
     assert not [one for one in logs if one["log_level"] == "warning"]
 
 
 def test_a_conversation_that_does_not_fit_is_an_overflow_with_the_servers_counts(taught_llama: LlamaServer) -> None:
-    too_long = LONG.model_copy(update={"messages": (Message(role=Role.USER, text="one two " * 9000),)})
     with pytest.raises(ContextOverflow) as problem:
-        model(taught_llama).ask(too_long, cancelled=never)
+        model(taught_llama).ask(question("one two " * 9000, 100), cancelled=never)
     assert problem.value.context_tokens == 8192 and (problem.value.prompt_tokens or 0) > 9000
 
 
 def test_a_server_that_comes_up_is_away_while_it_loads_and_then_answers(tmp_path: Path) -> None:
     server = LlamaServer(tmp_path / "llama.log", port=free_port())
-    short = LONG.model_copy(update={"messages": (Message(role=Role.USER, text="Say hello."),), "max_tokens": 4})
+    short = question("Say hello.", 4)
     try:
         server.start()
         with pytest.raises(NodeAway, match="went away"):
