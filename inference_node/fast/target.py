@@ -6,12 +6,11 @@ position (a checkpoint, a truncation, a prefill) first reads the cycles that are
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -19,16 +18,16 @@ from inference_node.fast.cycle import CYCLES, Launched, Runner
 from inference_node.fast.filters import Filters
 from inference_node.fast.state import KeptRecurrent
 from inference_node.models.errors import NodeError
+from inference_node.speculate import checks
+from inference_node.speculate.checks import guarded
 from inference_node.speculate.propose import Drafter
 from inference_node.speculate.seam import (
     CHUNK,
     Checkpoint,
     Constraint,
-    ContextFull,
     Cut,
     CycleResult,
     MisuseOfTarget,
-    OutOfMemory,
     Prefilled,
     Sampling,
     TargetFacts,
@@ -110,27 +109,6 @@ class Block:
     from_prefill: bool  # of the rows before it
 
 
-def guarded(method: Callable[Concatenate[FastTarget, P], R]) -> Callable[Concatenate[FastTarget, P], R]:
-    """No gradients; and when the device's memory runs out the sequence is dropped and the caller told so in words."""
-
-    @functools.wraps(method)
-    def run(self: FastTarget, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.closed:
-            raise MisuseOfTarget(f"{method.__name__} after close")
-        try:
-            with torch.inference_mode():
-                return method(self, *args, **kwargs)
-        except OutOfMemory:
-            self.drop()
-            raise
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise self.out_of_memory(error) from error
-
-    return run
-
-
 @dataclass
 class FastTarget:
     """See seam.Target. `host_drafter` proposes on the host in place of the device's drafter: for n-grams and checks."""
@@ -169,8 +147,7 @@ class FastTarget:
     @guarded
     def prefill(self, tokens: Sequence[int], *, chunked: bool = True, tap_layers: Sequence[int] = ()) -> Prefilled:
         began = time.perf_counter()
-        self._room(len(tokens))
-        self._known(tokens)
+        checks.rows(self.facts, self.position, tokens)
         self._end_turn()
         self.runner.table.open(self.position, self.position + len(tokens) + self.facts.block)
         self.runner.settle()
@@ -207,14 +184,8 @@ class FastTarget:
         logprobs: int | None = None,
         draft: bool = True,
     ) -> None:
-        if list(committed[:-1]) != self.rows[: self.position]:
-            raise MisuseOfTarget(
-                f"begin with {len(committed)} tokens that are not the {self.position} rows held and one more"
-            )
-        if budget < 1:
-            raise MisuseOfTarget(f"budget={budget}; expected at least 1")
-        self._room(budget)
-        self._known(committed[-1:])
+        self.catch_up()
+        checks.begin(self.facts, self.rows, committed, budget)
         split = len(committed) if prompt_tokens is None else prompt_tokens
         filtered = Filters.needed(sampling) or constraint is not None or logprobs is not None
         self._end_turn()
@@ -231,24 +202,20 @@ class FastTarget:
 
     @guarded
     def cycle(self) -> Handle:
-        if self.turn is None:
-            raise MisuseOfTarget("cycle without begin")
+        checks.begun(self.turn)
+        assert self.turn is not None
         try:
             handle = Handle(self, self._launch(self.turn))
-        except OutOfMemory as error:
-            self.drop()
-            return Handle(self, None, error=error)
         except Exception as error:  # the caller meets it when it reads, as with a device that runs ahead
             self.turn = None
-            return Handle(self, None, error=self.out_of_memory(error) if _is_out_of_memory(error) else error)
+            return Handle(self, None, error=checks.as_raised(self, error))
         self.unread.append(handle)
         return handle
 
     @guarded
     def truncate(self, position: int) -> None:
         self.catch_up()
-        if not self.floor <= position <= len(self.rows):
-            raise MisuseOfTarget(f"truncate to {position}; can reach {self.floor} to {len(self.rows)}")
+        checks.reach(position, self.floor, len(self.rows))
         ago = 0
         fold = 0
         for back, block in enumerate(reversed(self.blocks)):
@@ -303,15 +270,6 @@ class FastTarget:
         self.rows, self.from_prefill = [], True
         if self.host_drafter is not None:
             self.host_drafter.reset()
-
-    def out_of_memory(self, error: BaseException) -> OutOfMemory:
-        """Drop the sequence, whose state may be half written, and say so."""
-        self.drop()
-        why = str(error).strip()[:200] or type(error).__name__
-        return OutOfMemory(
-            f"The {self.facts.device} device has no memory left ({why}). The "
-            "sequence was dropped. Send a shorter prompt, or serve with a smaller --ctx or --prefix-bytes."
-        )
 
     @guarded
     def poison(self, value: float) -> None:
@@ -393,22 +351,6 @@ class FastTarget:
             handle.error = error or MisuseOfTarget("the cycle's sequence was dropped before it was read")
         self.unread.clear()
 
-    def _room(self, more: int) -> None:
-        if self.position + more > self.facts.context:
-            raise ContextFull(asked=self.position + more, context=self.facts.context)
-
-    def _known(self, tokens: Sequence[int]) -> None:
-        wrong = [token for token in tokens if not 0 <= token < self.facts.vocab]
-        if wrong:
-            raise MisuseOfTarget(f"token id {wrong[0]}; the vocabulary has {self.facts.vocab}")
-
 
 def _no_guess(logits: torch.Tensor, position: int) -> int:
     raise NodeError("A drafter with logits of its own cannot run on the host of the fast engine.")
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
 from inference_node.models.target import TextModel
+from inference_node.speculate import checks
+from inference_node.speculate.checks import guarded
 from inference_node.speculate.choose import Chooser
 from inference_node.speculate.propose import Drafter, KeptDraft
 from inference_node.speculate.round import Pair, Turn, run_round
@@ -18,10 +19,8 @@ from inference_node.speculate.seam import (
     CHUNK,
     Checkpoint,
     Constraint,
-    ContextFull,
     CycleResult,
     MisuseOfTarget,
-    OutOfMemory,
     Prefilled,
     Sampling,
     TargetFacts,
@@ -81,26 +80,6 @@ class Done:
         return self.result
 
 
-def guarded(
-    method: Callable[Concatenate[ReferenceTarget, P], R],
-) -> Callable[Concatenate[ReferenceTarget, P], R]:
-    """No gradients; and when the device's memory runs out the sequence is dropped and the caller told so in words."""
-
-    @functools.wraps(method)
-    def run(self: ReferenceTarget, *args: P.args, **kwargs: P.kwargs) -> R:
-        if self.closed:
-            raise MisuseOfTarget(f"{method.__name__} after close")
-        try:
-            with torch.inference_mode():
-                return method(self, *args, **kwargs)
-        except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
-                raise
-            raise self.out_of_memory(error) from error
-
-    return run
-
-
 @dataclass
 class ReferenceTarget:
     """See seam.Target. `pair` is what round.py works on."""
@@ -122,8 +101,7 @@ class ReferenceTarget:
     @guarded
     def prefill(self, tokens: Sequence[int], *, chunked: bool = True, tap_layers: Sequence[int] = ()) -> Prefilled:
         began = time.perf_counter()
-        self._room(len(tokens))
-        self._known(tokens)
+        checks.rows(self.facts, self.position, tokens)
         self.turn = None
         taps = [*self.pair.drafter.taps, *tap_layers]
         asked: list[torch.Tensor] = []
@@ -157,14 +135,7 @@ class ReferenceTarget:
         logprobs: int | None = None,
         draft: bool = True,
     ) -> None:
-        if list(committed[:-1]) != self.pair.state.tokens:
-            raise MisuseOfTarget(
-                f"begin with {len(committed)} tokens that are not the {self.position} rows held and one more"
-            )
-        if budget < 1:
-            raise MisuseOfTarget(f"budget={budget}; expected at least 1")
-        self._room(budget)
-        self._known(committed[-1:])
+        checks.begin(self.facts, self.pair.state.tokens, committed, budget)
         split = len(committed) if prompt_tokens is None else prompt_tokens
         chooser = Chooser(
             sampling, self.pair.model.known_ids, self.pair.model.device,
@@ -175,18 +146,17 @@ class ReferenceTarget:
 
     @guarded
     def cycle(self) -> Done:
-        if self.turn is None:
-            raise MisuseOfTarget("cycle without begin")
+        checks.begun(self.turn)
+        assert self.turn is not None
         try:
             return Done(run_round(self.pair, self.turn))
         except Exception as error:  # the caller meets it when it reads, as with a device that runs ahead
             self.turn = None
-            return Done(error=self.out_of_memory(error) if _is_out_of_memory(error) else error)
+            return Done(error=checks.as_raised(self, error))
 
     @guarded
     def truncate(self, position: int) -> None:
-        if not self.pair.state.floor <= position <= self.position:
-            raise MisuseOfTarget(f"truncate to {position}; can reach {self.pair.state.floor} to {self.position}")
+        checks.reach(position, self.pair.state.floor, self.position)
         self.turn = None
         self.pair.state.truncate(position)
         self.pair.drafter.truncate(position)
@@ -215,14 +185,6 @@ class ReferenceTarget:
         self.pair.state.reset()
         self.pair.drafter.reset()
 
-    def out_of_memory(self, error: BaseException) -> OutOfMemory:
-        """Drop the sequence, whose state may be half written, and say so."""
-        self.drop()
-        return OutOfMemory(
-            f"The {self.facts.device} device has no memory left ({_first_line(error)}). The sequence was dropped. "
-            "Send a shorter prompt, or serve with a smaller --ctx or --prefix-bytes."
-        )
-
     @guarded
     def poison(self, value: float) -> None:
         """Fill every cache row that nothing may read. For tests and `doctor`: it must change no bit."""
@@ -231,15 +193,6 @@ class ReferenceTarget:
         if poison is not None:
             poison(value)
 
-    def _room(self, more: int) -> None:
-        if self.position + more > self.facts.context:
-            raise ContextFull(asked=self.position + more, context=self.facts.context)
-
-    def _known(self, tokens: Sequence[int]) -> None:
-        wrong = [token for token in tokens if not 0 <= token < self.facts.vocab]
-        if wrong:
-            raise MisuseOfTarget(f"token id {wrong[0]}; the vocabulary has {self.facts.vocab}")
-
 
 def make_target(
     model: TextModel, drafter: Drafter, facts: TargetFacts, *, own_noise: bool = True, holes: torch.Tensor | None = None
@@ -247,14 +200,3 @@ def make_target(
     """Put a model and a drafter together. facts.rollback says how recurrent layers go back."""
     rollback = facts.rollback if facts.rollback in ("replay", "snapshots") else "replay"
     return ReferenceTarget(Pair(model, drafter, SequenceState(model.shapes()), rollback, own_noise), facts, holes)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError):
-        return True
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""  # torch's own kind is a RuntimeError
-    return "out of memory" in text or "can't allocate memory" in text or "not enough memory" in text
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0][:200]

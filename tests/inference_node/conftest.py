@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from inference_node.fast.loading import FastLoaded, load_fast
 from inference_node.lab.fabricate import Fabricated, fabricate_drafter, fabricate_target
 from inference_node.speculate.loading import Loaded, load_reference
 
 Fabricate = Callable[..., Fabricated]
 Load = Callable[..., Loaded]
+LoadFast = Callable[..., FastLoaded]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -57,5 +60,27 @@ def loaded(fabricated: Fabricate) -> Load:
         name = draft if plain else str(pair.drafter)
         block = options.pop("block", 8) if plain else None
         return load_reference(str(pair.target), name, weights=weights, rollback=rollback, block=block, **options)
+
+    return load
+
+
+@pytest.fixture(scope="session")
+def fast(fabricated: Fabricate) -> LoadFast:
+    """fast(family, draft="june", **options) -> a fabricated pair as a fast target, loaded once per set of options.
+
+    draft: a drafter's revision, or none or ngram. Tests reset the target before they use it.
+    """
+
+    @cache
+    def load(
+        family: str, draft: str = "june", weights: str = "fp32", rollback: str = "fold", **options: Any
+    ) -> FastLoaded:
+        plain = draft in ("none", "ngram")
+        pair = fabricated(family) if plain else fabricated(family, draft)
+        name = draft if plain else str(pair.drafter)
+        block = options.pop("block", 8) if plain else None
+        return load_fast(
+            str(pair.target), name, weights=weights, rollback=rollback, block=block, prefix_bytes=1 << 22, **options
+        )
 
     return load

@@ -45,3 +45,24 @@ def generate(
         cycles += 1
         if results is not None:
             results.append(result)
+
+
+class Grammar:
+    """Allows ids below a bound, and one forbidden at the third row of each walk."""
+
+    def __init__(self, bound: int, words: int = 16) -> None:
+        self.bound, self.words = bound, words
+        self.said: list[int] = []
+        self.walked: list[tuple[int, ...]] = []
+
+    def masks(self, drafts):
+        self.walked.append(tuple(drafts))
+        rows = 1 + next((i for i, token in enumerate(drafts) if token >= self.bound), len(drafts))
+        bits = torch.zeros(self.words * 32, dtype=torch.int64)
+        bits[: self.bound] = 1
+        words = (bits.view(self.words, 32) << torch.arange(32)).sum(-1)
+        return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).expand(min(rows, len(drafts) + 1), -1)
+
+    def advance(self, tokens):
+        assert all(token < self.bound for token in tokens)
+        self.said += tokens
