@@ -9,7 +9,7 @@ cannot fail.)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -57,15 +57,17 @@ def fabricate_target(
     sharded: bool | None = None,
     per_expert: bool | None = None,
     mtp: bool | None = None,
+    text: Iterable[str] = (),
 ) -> Path:
     """Write a target model. per_expert: experts as single tensors; mtp: with a multi-token head.
 
     Both default to what the family's own files have. sharded: a file per layer, by default for more than eight layers.
+    text: what the tokenizer's pieces are made from, instead of a few sentences.
     """
     if family not in FAMILIES:
         raise NodeError(f'family="{family}"; known are {", ".join(FAMILIES)}.')
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = write_tokenizer(folder, shape.vocab) if shape.vocab <= TOKENIZER_ROWS else None
+    tokenizer = write_tokenizer(folder, shape.vocab, text=text) if shape.vocab <= TOKENIZER_ROWS else None
     stops = [tokenizer.convert_tokens_to_ids(name) for name in ("<|im_end|>", "<|endoftext|>")] if tokenizer else [0]
     _write_json(folder / "config.json", _target_config(family, shape, stops))
     _write_json(folder / "generation_config.json", {"eos_token_id": stops, "pad_token_id": stops[-1]})

@@ -5,6 +5,7 @@ Made here from a few sentences, so that tests need no download. It encodes any t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ TEMPLATE = """
 """.strip()
 
 
-def write_tokenizer(folder: Path, rows: int, *, spare: int = 8) -> Any:
-    """Save a tokenizer with at most rows - spare ids into a model's folder and return it."""
+def write_tokenizer(folder: Path, rows: int, *, spare: int = 8, text: Iterable[str] = ()) -> Any:
+    """Save a tokenizer with at most rows - spare ids into a model's folder and return it. text: instead of TEXT."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -86,7 +87,7 @@ def write_tokenizer(folder: Path, rows: int, *, spare: int = 8) -> Any:
     pieces.decoder = decoders.ByteLevel()
     wanted = rows - spare - len(ADDED)  # a large vocabulary is not filled: these sentences do not hold so many pieces
     pieces.train_from_iterator(
-        TEXT.splitlines(),
+        text or TEXT.splitlines(),
         trainers.BpeTrainer(
             vocab_size=wanted, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -42,9 +43,15 @@ class Decoded:
     accepted: tuple[int, ...]  # by cycle, those cut by the budget or a stop left out: they are the last
     woken: tuple[float, ...] = ()  # experts of each of these cycles' verifies, mean over layers; where there are any
 
+    cut: int = 0  # cycles that were cut
+
     @property
     def cycles(self) -> int:
         return len(self.accepted)
+
+    @property
+    def all_cycles(self) -> int:
+        return len(self.accepted) + self.cut
 
     @property
     def committed(self) -> int:
@@ -119,6 +126,13 @@ def decode(
     target: Target, prompt: Sequence[int], *, most: int, sampling: Sampling | None = None, draft: bool = True
 ) -> Decoded:
     """Answer one prompt with at most so many tokens."""
+    return timed(target, prompt, most=most, sampling=sampling, draft=draft)[0]
+
+
+def timed(
+    target: Target, prompt: Sequence[int], *, most: int, sampling: Sampling | None = None, draft: bool = True
+) -> tuple[Decoded, float]:
+    """An answer, and the seconds of its cycles."""
     target.reset()
     rows = prompt[:-1]
     for start in range(0, len(rows), CHUNK):
@@ -127,12 +141,15 @@ def decode(
     tokens: list[int] = []
     accepted: list[int] = []
     woken: list[float] = []
+    cut, began = 0, time.perf_counter()
     while True:
         result = target.cycle().read()
         if result.cut is Cut.IDLE:
-            return Decoded(tuple(tokens), tuple(accepted), tuple(woken))
+            return Decoded(tuple(tokens), tuple(accepted), tuple(woken), cut), time.perf_counter() - began
         tokens += result.tokens
         if result.cut is Cut.NONE:
             accepted.append(result.accepted)
             if result.experts_woken:
                 woken.append(sum(result.experts_woken) / len(result.experts_woken))
+        else:
+            cut += 1

@@ -85,15 +85,24 @@ class Session:
 
     @staticmethod
     def over(
-        target: OpenTarget, arm: Arm, samples: Sequence[Sample], *, held_out: int = 0, source: Source | None = None
+        target: OpenTarget,
+        arm: Arm,
+        samples: Sequence[Sample],
+        *,
+        held_out: int = 0,
+        source: Source | None = None,
+        flex: bool | None = None,
     ) -> Session:
-        """With a target that is open, and its states from here unless a source is given."""
+        """With a target that is open, and its states from here unless a source is given.
+
+        flex: attention that skips what is not seen, by default on an accelerator.
+        """
         _check(samples, target, arm)
         if held_out >= len(samples):
             raise NodeError(f"--held-out {held_out} leaves nothing of {len(samples)} samples to train on.")
         held, rest = samples[:held_out], samples[held_out:]
         source = source or LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
-        flex = target.device.type == "cuda"
+        flex = target.device.type == "cuda" if flex is None else flex
         learner = running.new_learner(arm, target.shape, source, rest, target.device, flex=flex)
         return Session(target, source, learner, rest, held)
 

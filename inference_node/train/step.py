@@ -87,7 +87,8 @@ class Learner:
     def drafts(self, batch: Batch, feature: torch.Tensor) -> list[list[int]]:
         """The ids that each block's masks are filled with, greedy, as in serving."""
         hidden = self.hidden(batch, feature)[:, 1:]
-        logits = self.module.logits(hidden, self.head)
+        with torch.autocast(hidden.device.type, enabled=False):  # in fp32 as in serving: rounded logits tie at the top
+            logits = self.module.logits(hidden, self.head)
         ids = None if self.vocabulary is None else self.vocabulary.ids.to(logits.device)
         selector = self.module.candidate_selector
         if selector is None:

