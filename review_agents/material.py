@@ -195,7 +195,7 @@ def repo_map(repo: Repo, source: ReadSource, *, chars: int) -> str:
         lines += part
         used += size
     lines += names_of(rest, max(200, chars - sum(len(line) + 1 for line in lines)))
-    return "\n".join(line for line in lines if line)[:chars]
+    return beginning("\n".join(line for line in lines if line), chars)
 
 
 def outline(path: str, text: str) -> list[str]:
@@ -218,7 +218,7 @@ def outline(path: str, text: str) -> list[str]:
 
 def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    return f"{node.name}({ast.unparse(node.args)}){returns}"[:160]
+    return shortened(f"{node.name}({ast.unparse(node.args)}){returns}", FACT_CHARS)
 
 
 def names_of(paths: Sequence[str], chars: int) -> list[str]:

@@ -223,6 +223,15 @@ def test_facts_in_the_evidence_end_with_a_word_and_say_how_many_more_there_are()
     assert lines[1].endswith("a word ...") or lines[1].endswith("with a ...") or lines[1].endswith("with ...")
 
 
+def test_the_map_of_a_large_repo_ends_with_a_whole_line() -> None:
+    many = {f"pkg/module_{n}.py": f"def function_{n}(first, second): pass\n" for n in range(300)}
+    many |= {f"docs/page_{n}.md": "words" for n in range(300)}
+    known = {*many, *(f"  function_{n}(first, second)" for n in range(300))}
+    for chars in (700, 800, 900, 1000, 1100):
+        lines = material.repo_map(repo(many), many.get, chars=chars).splitlines()
+        assert all(line in known or line.endswith((" lines)", " files)")) for line in lines), lines[-1]
+
+
 def test_what_others_could_not_prove_is_told_with_the_reason() -> None:
     steps = [
         record(**NAN),
