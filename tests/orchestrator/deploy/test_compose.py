@@ -203,7 +203,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         ensure(engine, "postgres:15-bookworm")
         ensure(engine, "redis:7.0-bookworm")
         stack = Stack(engine, folder, free_port())
-        stack.compose("down", "-v", check=False)  # of a run that was killed
+        stack.compose("down", "-v", check=False)  # of a run that was killed; so the next two
+        for kind, listed, gone in (("container", ("-aq",), ("-f", "-v")), ("volume", ("-q",), ("-f",))):
+            names = engine.command(kind, "ls", *listed, "--filter", "label=lamplighter.instance").split()
+            if names:
+                engine.command(kind, "rm", *gone, *names)
         stack.compose("--profile", "build", "build")
         try:
             yield stack
