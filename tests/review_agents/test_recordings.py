@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from review_agents import parsing
+from review_agents import claims, parsing
 from review_agents.conversation import Conversation, for_wire, unanswered
-from review_agents.records import Entry, EntryKind, Role
+from review_agents.parsing import Wanted
+from review_agents.records import Candidate, Entry, EntryKind, Place, Role, Source
 from review_agents.scripted import recorded
 from review_agents.tools import RecordFinding, checked
 
@@ -39,6 +40,43 @@ def test_every_call_that_was_carried_out_is_accepted_by_the_tools_of_today(file:
             assert not understood.problems
             stored += sum(isinstance(checked(one.name, one.arguments), RecordFinding) for one in understood.calls)
     assert stored >= 2
+
+
+def claimed(call: Wanted) -> Candidate:
+    """As it would be stored, without its line being looked up."""
+    asked = checked(call.name, call.arguments)
+    assert isinstance(asked, RecordFinding)
+    return Candidate(
+        kind=asked.kind,
+        rule=asked.rule,
+        title=asked.title,
+        description=asked.experience,
+        severity=asked.severity,
+        places=(Place(file=asked.file, quote=asked.quote),),
+        reproduction=None if asked.opinion else claims.reproduction_of(asked, None),
+        source=Source.AGENT,
+    )
+
+
+def test_of_what_players_were_refused_as_known_each_could_be_told_apart_by_its_proof() -> None:
+    refused = 0
+    for file in FILES:
+        stored: dict[str, Candidate] = {}
+        for entries in conversations(file).values():
+            calls = {one.id: one for entry in entries if entry.message for one in entry.message.calls}
+            for entry in entries:
+                message = entry.message
+                if message is None or message.role is not Role.TOOL or message.name != "record_finding":
+                    continue
+                call = calls[message.call_id]
+                candidate = claimed(Wanted(call.name, json.loads(call.arguments)))
+                if message.text.startswith("Stored"):
+                    stored[candidate.title] = candidate
+                elif "known already as “" in message.text:
+                    known = stored[message.text.partition("“")[2].partition("”")[0]]
+                    assert claims.inseparable(candidate, known) == ""
+                    refused += 1
+    assert refused >= 8
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
