@@ -53,6 +53,7 @@ class Stages(dict[str, Stage]):
 @pytest.mark.postgres
 @pytest.mark.redis
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", tenth(), ids=lambda case: case.name)
 def test_a_review_survives(stages: dict[str, Stage], case: Case) -> None:
     result = faults.outcome_of(stages[case.sandbox], case)
