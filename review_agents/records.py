@@ -72,6 +72,7 @@ class Ran(Record):
     peak_bytes: int = 0  # largest resident set of any one process
     group_peak_bytes: int | None = None  # all of the sandbox together, page cache included; None: the kernel hides it
     instructions: int | None = None  # executed in user mode; None where the kernel has no such counter
+    runner_s: float = 0.0  # CPU time that our own step runner spent on it
     timed_out: bool = False
     oom: bool = False  # the cgroup's own counter rose
     head: str = ""  # first part of stdout and stderr as they came, interleaved

@@ -143,7 +143,7 @@ class Channel:
             raise Cancelled
         try:
             how = {name: end[name] for name in ("exit", "signal", "seconds", "user_s", "sys_s", "peak_bytes", "oom")}
-            how["instructions"] = end.get("instructions")
+            how |= {name: end[name] for name in ("instructions", "runner_s") if name in end}
             end_of_it = Ran(**how, timed_out=end["stopped"] == "timeout", dropped_bytes=end["dropped_bytes"])
         except (KeyError, ValueError) as error:
             raise BoxGone(f"The step runner's answer makes no sense: {error}") from None

@@ -34,7 +34,7 @@ class Reading:
     swapped_in: int | None = None  # pages
     throttled: int | None = None  # times that a watched CPU was slowed down for heat or power
     top_khz: int | None = None  # highest frequency that the watched CPUs may have together
-    own_s: float = 0.0  # CPU time of this process: part of busy_s where all CPUs are watched
+    own_s: float = 0.0  # CPU time of this process, which may have been on the watched CPUs and is no neighbour
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def read(cpus: tuple[int, ...] = ()) -> Reading:
         swapped_in=swapped_in(text_of(VMSTAT)),
         throttled=sum_of_files("thermal_throttle/core_throttle_count", cpus),
         top_khz=sum_of_files("cpufreq/scaling_max_freq", cpus),
-        own_s=0.0 if cpus else time.process_time(),
+        own_s=time.process_time(),
     )
 
 

@@ -364,6 +364,7 @@ class Command:
         self.input: int | None = None
         input_read = self.open_input(order["stdin"].encode("utf-8", "surrogateescape"))
         self.oom_before = oom_kills()
+        self.runner_before = own_cpu_s()
         self.instructions_before = server.instructions.read() if server.instructions else 0
         self.started_at = time.monotonic()
         self.deadline = self.started_at + order["timeout_s"]
@@ -467,6 +468,7 @@ class Command:
             "sys_s": self.sys_s,
             "peak_bytes": self.peak_bytes,
             "instructions": self.instructions(),
+            "runner_s": own_cpu_s() - self.runner_before,
             "stopped": self.stopped,
             "oom": oom_kills() > self.oom_before or self.stopped == "memory",
             "dropped_bytes": self.kept.dropped_bytes,
@@ -489,6 +491,12 @@ class Command:
             if time.monotonic() > give_up:
                 return False
             time.sleep(0.0005)
+
+
+def own_cpu_s() -> float:
+    """CPU time of this program itself, so that nobody takes it for a neighbour's."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
 
 
 def script_arguments(script: str) -> tuple[list[bytes], str | None]:

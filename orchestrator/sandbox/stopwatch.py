@@ -104,7 +104,8 @@ class Stopwatch:
             own.append(figures(ran))
         after = pressure.read(self.cpus)
         own_s = sum(ran.user_s + ran.sys_s for ran in runs)
-        contention = pressure.between(before, after, own_s=own_s, cpus=count)
+        runner_s = sum(ran.runner_s for ran in runs)  # is on the same CPUs, and no neighbour
+        contention = pressure.between(before, after, own_s=own_s + runner_s, cpus=count)
         own_share = own_s / max(1e-9, sum(ran.seconds for ran in runs) * count)
         reason = contention.complaint(
             own_share=own_share, most_pressure=self.tolerance.pressure, most_foreign=self.tolerance.foreign

@@ -144,18 +144,25 @@ class Search:
         return self.proved(tried, left.good, left.culprit)
 
     def tried(self, commit: str) -> Tried:
-        best = self.alarm.outcome.best
-        assert best is not None
         found = self.against_base(commit)
         if isinstance(found, str):
             return Tried(commit, None, None, found)
         outcome = verdict.outcome(found, None, False)
-        return Tried(commit, outcome, bisect.is_slow(found.estimate, best.ratio))
+        return Tried(commit, outcome, self.is_slow(found))
 
     def against_base(self, commit: str) -> Compared | str:
-        """One block of that commit against the good end; or why there is none."""
+        """One block of that commit against the good end, a longer one if that does not decide; or why there is none."""
         with self.built(commit) as middle:
-            return middle if isinstance(middle, str) else self.timed(self.base, middle, Block.SCREEN)
+            if isinstance(middle, str):
+                return middle
+            found = self.timed(self.base, middle, Block.SCREEN)
+            if isinstance(found, Compared) and self.is_slow(found) is None:
+                found = self.timed(self.base, middle, Block.CONFIRM)
+            return found
+
+    def is_slow(self, found: Compared) -> bool | None:
+        best = self.alarm.outcome.best
+        return bisect.is_slow(found.estimate, best.ratio) if best else None
 
     def proved(self, tried: Sequence[Tried], good: str, culprit: str) -> Bisection:
         """Named only if it is slower than its own parent in a block of its own."""

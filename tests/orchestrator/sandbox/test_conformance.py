@@ -695,6 +695,7 @@ def test_time_is_taken_inside(shared: Box):
     assert 0.3 <= ran.seconds <= outside
     burn = python(shared, "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass")
     assert burn.user_s + burn.sys_s > 0.35 and burn.seconds > 0.35
+    assert 0 < burn.runner_s < 0.2
 
 
 def test_cpu_time_of_processes_nobody_waited_for_counts(backend: Backend, shared: Box):

@@ -54,6 +54,14 @@ def test_own_processor_time_is_not_foreign_however_many_processes_a_session_has(
     assert session.foreign == 0 and not session.void
 
 
+def test_the_step_runner_s_own_work_is_no_neighbour_s(readings: list[Reading]):
+    readings += [Reading(0, 0.0, 0.0), Reading(0.3, 0.0, 0.29)]
+    session = stopwatch(
+        lambda command: Ran(exit=0, seconds=0.03, user_s=0.03, runner_s=0.006), tolerance=STRICT
+    ).session("x", Environment.TEST, 5, processes=8)
+    assert session.foreign == 0 and not session.void
+
+
 @pytest.mark.parametrize(
     ("after", "said"),
     [
