@@ -439,7 +439,8 @@ def one_each(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """Of each fault the claim that will speak for it, with the places of all, before anything is proved; in order."""
     untried = Verification(state=VerificationState.UNVERIFIED)
     claims = [Claim(candidate=one, verification=untried, step="") for one in dict.fromkeys(candidates)]
-    groups = sorted(distinct(claims), key=lambda group: claims.index(group[0]))
+    at = {claim.candidate: number for number, claim in enumerate(claims)}
+    groups = sorted(distinct(claims), key=lambda group: at[group[0].candidate])
     return tuple(claim.candidate for claim in joined(groups))
 
 
