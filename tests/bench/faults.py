@@ -90,7 +90,10 @@ def run(
         except pytest.skip.Exception as skipped:
             print(f"No cases on {sandbox}: {skipped}")
     results = [done[case.name] for case in cases if case.name in done]
-    figures: dict[str, float] = {"cases": len(results), "longest_s": max(round(one["seconds"], 1) for one in results)}
+    figures: dict[str, float] = {
+        "cases": len(results),
+        "longest_s": max((round(one["seconds"], 1) for one in results), default=0),
+    }
     figures |= {kind: sum(bool(one[kind]) for one in results) for kind in COUNTED}
     figures[f"over_{MOST_S:.0f}_s"] = sum(one["seconds"] > MOST_S for one in results)
     if keep_figures and len(results) == len(ALL):

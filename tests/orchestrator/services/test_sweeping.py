@@ -39,7 +39,7 @@ def test_a_review_of_a_lost_worker_waits_again_and_is_announced(shop: Workshop) 
 def test_a_waiting_review_whose_message_was_lost_is_announced_again(shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         review_id = make_review(db).id
-        make_review(db, not_before=NOON + timedelta(hours=1))
+        make_review(db, not_before=NOON + timedelta(minutes=10))
     sweeping.sweep(shop)
     assert shop.nudge.woken == [review_id]  # type: ignore[attr-defined]
 
