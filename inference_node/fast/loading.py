@@ -100,7 +100,11 @@ def load_fast(
     where = usable_device(device)
     files = model_files.find(model, told)
     if files.gguf is not None:
-        raise NotForFast("The fast engine reads safetensors; a .gguf file is for --engine reference.")
+        raise NotForFast(
+            f"{files.gguf} is GGUF, whose blocks the fast engine's kernels do not read. Serve it with --engine "
+            "reference, or give --model the safetensors of the same model (a directory or hub id); with --weights int8 "
+            "they take the room of a Q8 file."
+        )
     config = model_weights.text_config(files)
     shape = sizes(config)
     tokenizer = files.tokenizer

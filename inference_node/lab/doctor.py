@@ -20,6 +20,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional as F
 
+from inference_node.fast.loading import load_fast
+from inference_node.fast.sizes import NotForFast
+from inference_node.fast.target import FastTarget
 from inference_node.kernels.plain.rows import bits
 from inference_node.lab.fabricate import fabricate_pair
 from inference_node.lab.lossless import POISONS, speak
@@ -61,6 +64,37 @@ def examine(target: ReferenceTarget, tokens: int = 60, told: Callable[[str], Non
                 Check(name, False, str(error), "The check itself could not be done: look at the others first.")
             )
     target.reset()
+    return checks
+
+
+def examine_graphs(target: FastTarget, tokens: int = 60) -> list[Check]:
+    """Captured graphs against the same launches one by one: what to try first on a device that nobody has tried.
+
+    A graph that reads an old address, or a kernel that may not be captured, gives other text and no error.
+    """
+    graphs = target.runner.graphs
+    if not graphs.on:
+        return [Check("captured graphs", True, "none on this device")]
+    line = torch.randint(
+        target.facts.known_ids, (PROMPT,), generator=torch.Generator().manual_seed(5)
+    ).tolist()  # fmt: skip
+    checks = []
+    for sampling in (*SAMPLINGS, *SAMPLINGS[:1]):  # the first once more: a replay after other graphs
+        name = f"captured graphs at temperature {sampling.temperature}"
+        advice = "Serve with --engine reference on this device, and report this with the versions of torch and driver."
+        try:
+            graphs.on = False
+            singly, *_ = speak(target, line, sampling, tokens, poison=False)
+            graphs.on = True
+            replayed, *_ = speak(target, line, sampling, tokens, poison=False)
+        except Exception as error:  # whatever a driver says while capturing
+            checks.append(Check(name, False, f"{type(error).__name__}: {error}"[:300], advice))
+            break
+        finally:
+            graphs.on = True
+        same = singly == replayed
+        found = f"{len(singly)} tokens, the same" if same else f"text parts at token {_parted(singly, replayed)}"
+        checks.append(Check(name, same, found, advice))
     return checks
 
 
@@ -273,9 +307,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             print(f"{loaded.target.facts.name}, drafts {loaded.target.facts.drafter}, on {loaded.target.facts.device}")
             found = examine(loaded.target, options.tokens)
+            if options.device != "cpu":
+                loaded.target.close()  # its weights make room for those of the fast engine
+                found += _graphs_of(model, draft, options)
             print(report(found), flush=True)
             checks += found
     return 0 if all(check.well for check in checks) else 1
+
+
+def _graphs_of(model: str, draft: str, options: argparse.Namespace) -> list[Check]:
+    try:
+        loaded = load_fast(model, draft, device=options.device, weights=options.weights)
+    except NotForFast as refused:
+        return [Check("captured graphs", True, f"not this model: {refused}")]
+    try:
+        return examine_graphs(loaded.target, options.tokens)
+    finally:
+        loaded.target.close()
 
 
 def _small_pairs(folder: Path) -> list[tuple[str, str]]:

@@ -65,3 +65,10 @@ def test_what_only_the_reference_serves_is_said_so(fabricated):
         load_fast(str(pair.target), "mtp")
     with pytest.raises(NotForFast, match='"llama"'):
         load_fast(str(fabricated("llama").target))
+
+
+def test_a_gguf_file_is_refused_with_what_to_do_instead(tmp_path):
+    file = tmp_path / "small.gguf"
+    file.write_bytes(b"GGUF")
+    with pytest.raises(NotForFast, match=r"small\.gguf is GGUF.*--engine reference, or give --model the safetensors"):
+        load_fast(str(file))

@@ -59,3 +59,27 @@ def test_the_number_of_threads_is_left_as_it_was(loaded):
     before = torch.get_num_threads()
     doctor.examine(loaded("qwen3", "none", "fp32").target, 5)
     assert torch.get_num_threads() == before
+
+
+class Careless:
+    """Graphs that a driver captured wrongly: a replay leaves the next anchor one id further on."""
+
+    def __init__(self, target) -> None:
+        self.on, self.target = True, target
+
+    def missing(self, names) -> bool:
+        return False
+
+    def run(self, name, piece) -> None:
+        piece()
+        if self.on:
+            self.target.runner.shared.block[0].add_(1).remainder_(500)
+
+
+def test_captured_graphs_that_say_something_else_are_named(fast, monkeypatch):
+    target = fast("qwen3", "none").target
+    assert all(check.well for check in doctor.examine_graphs(target)), "a CPU has none"
+    monkeypatch.setattr(target.runner, "graphs", Careless(target))
+    checks = doctor.examine_graphs(target, 6)
+    assert {check.name.split(" at ")[0] for check in checks if not check.well} == {"captured graphs"}
+    assert "--engine reference" in doctor.report(checks)
