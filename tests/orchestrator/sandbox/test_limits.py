@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.contract import Limits, SandboxError
-from orchestrator.sandbox.limits import Cgroups, Hierarchy, configured, cpu_list, hierarchies
+from orchestrator.sandbox.limits import Cgroups, Hierarchy, configured, cpu_list, for_measuring, hierarchies
 from orchestrator.settings import load
 
 V1_MOUNTS = """\
@@ -125,3 +125,12 @@ def test_settings_become_limits(tmp_path: Path):
     limits = configured(settings)
     assert (limits.memory_bytes, limits.pids, limits.scratch_bytes, limits.step_s) == (5, 6, 7, 120.0)
     assert configured(settings, step_s=9).step_s == 9
+
+
+def test_measuring_leaves_the_first_core_to_others_unless_the_operator_chose(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr("orchestrator.sandbox.limits.with_siblings", lambda cpus: (0, 2))
+    assert for_measuring(load(sandbox_cpus="")) == (1, 3)
+    assert for_measuring(load(sandbox_cpus="0-1")) == (0, 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2})
+    assert for_measuring(load(sandbox_cpus="")) == ()  # one core only: not pinned

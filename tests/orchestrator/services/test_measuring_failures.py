@@ -12,15 +12,26 @@ from orchestrator.sandbox.contract import Box, NeedsMissing, Patience, SandboxEr
 from orchestrator.sandbox.fake import FakeSandbox
 from orchestrator.sandbox.stopwatch import Stopwatch, Tolerance
 from orchestrator.services import reviews, submitting, working
-from orchestrator.services.measuring import COMPARISON, STEP
+from orchestrator.services.measuring import COMPARISON, STEP, wished_for
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepRow
 from orchestrator.services.workshop import Measuring, Workshop
-from orchestrator.store import comparisons, measurements
+from orchestrator.store import comparisons, measurements, steps, transcripts
 from orchestrator.store.session import Sessions
 from review_agents.ports import Workspace
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
-from review_agents.records import ProbeResult, ProbeState, Ran, Repo, Verdict
+from review_agents.records import (
+    Entry,
+    EntryKind,
+    Message,
+    ProbeResult,
+    ProbeState,
+    Ran,
+    Repo,
+    Role,
+    ToolCall,
+    Verdict,
+)
 from tests.support.tiny import FIRST, SECOND, TinyGit, tiny_shop
 
 PACKAGE = "x = 1\n"
@@ -184,3 +195,35 @@ def test_the_parent_can_be_the_base_of_a_first_review(shop: Workshop) -> None:
     shop = replace(shop, settings=shop.settings.model_copy(update={"compare_with": "parent"}))
     assert STEP not in [step.name for step in reviewed(shop, FIRST).steps]
     assert step_of(reviewed(shop, SECOND)).summary.startswith(f"against {FIRST[:12]}")
+
+
+def test_what_agents_timed_is_a_benchmark_of_the_next_review_and_nonsense_is_none() -> None:
+    one = wished_for('{"name": "loop", "command": "python loop.py", "environment": "test"}')
+    assert one is not None and (one.name, one.command, one.environment) == ("agent: loop", "python loop.py", "test")
+    for nonsense in ("", "{", '{"name": "x"}', '{"name": "x", "command": "y", "sessions": 10000}', "[1, 2]"):
+        assert wished_for(nonsense) is None
+
+
+def test_agents_wishes_come_out_of_the_transcripts_of_the_review_before(shop: Workshop) -> None:
+    before = reviewed(shop, FIRST)
+    call = ToolCall(id="1", name="measure", arguments='{"name": "loop", "command": "bench wished"}')
+    entry = Entry(kind=EntryKind.SAID, message=Message(role=Role.ASSISTANT, calls=(call, call)))
+    with shop.sessions.begin() as db:
+        step = steps.named(db, before.row.id, "merge")
+        assert step is not None
+        transcripts.add(db, step.id, 1, 1, shop.clock(), entry.model_dump(mode="json"))
+    page = reviewed(shop, SECOND)
+    calls = shop.sandbox.calls  # type: ignore[union-attr]
+    assert not any("bench wished" in about for _, about in calls)  # nothing is installed for users
+    shop = replace(shop, prepare=prepare_for_users)
+    with shop.sessions.begin() as db:
+        step = steps.named(db, page.row.id, "merge")
+        assert step is not None
+        transcripts.add(db, step.id, 1, 1, shop.clock(), entry.model_dump(mode="json"))
+    reviewed(shop, FIRST)
+    assert any("bench wished" in about for _, about in calls)
+
+
+def prepare_for_users(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
+    prepared, result = prepare(workspace, repo)
+    return prepared.model_copy(update={"installed_plain": True}), result
