@@ -141,6 +141,7 @@ async def completion_body(here: Door, body: CompletionRequest, requests: Sequenc
                 "finish_reason": finish_reason,
                 "logprobs": logprobs if body.logprobs is not None else None,
                 **({"meta_info": info} if body.return_meta_info else {}),
+                **({"token_ids": list(endings[place].completion)} if body.return_token_ids else {}),
             }
         )
     ended = [endings[place] for place in range(len(requests))]

@@ -287,9 +287,12 @@ class CompletionRequest(Common):
     max_tokens: int | None = Field(16, ge=1)
     logprobs: int | None = Field(None, ge=0, le=20)
     response_format: ResponseFormat | None = None
+    return_token_ids: bool = False  # vLLM's
 
     @model_validator(mode="after")
     def fits_together(self) -> "CompletionRequest":
+        if self.return_token_ids and self.stream:
+            raise ValueError("return_token_ids: a stream has none; ask without stream")
         if isinstance(self.prompt, list) and len(self.prompt) == 0:
             raise ValueError("prompt: the list is empty")
         if len(self.prompts) > 16:

@@ -35,25 +35,34 @@ def collect(
     batch: Annotated[int, typer.Option("--batch", min=1, help="Answers at a time.")] = 64,
     device: Device = "",
     weights: Weights = "fp32",
+    node: Annotated[str, typer.Option("--node", help="Answers come from this OpenAI-compatible node.")] = "",
+    key_file: Annotated[Path | None, typer.Option("--api-key-file", help="With that node's key.")] = None,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, help="Requests under way at the node.")] = 8,
 ) -> None:
     """Let the target answer prompts: the texts that a drafter is trained on."""
+    from inference_node.models import files as model_files
     from inference_node.models.errors import NodeError
     from inference_node.train import collect as collecting
     from inference_node.train import prompts as asked
+    from inference_node.train.over_http import from_node
     from inference_node.train.target import open_target, usual_device
 
     wanted = asked.read(prompts)
-    target = open_target(model, device=usual_device(device), weights=weights)
-    tokenizer = target.files.tokenizer
+    how = collecting.Wanted(most, temperature, top_p, top_k, seed)
+    tokenizer = model_files.find(model).tokenizer
     if tokenizer is None:
         raise NodeError(f"{model} has no tokenizer files, so prompts cannot be turned into tokens.")
-    how = collecting.Wanted(most, temperature, top_p, top_k, seed)
+    if node:
+        answers = from_node(node, tokenizer, how, key=_key(key_file), at_once=at_once)
+    else:
+        target = open_target(model, device=usual_device(device), weights=weights)
+        answers = collecting.here(target, tokenizer, how, batch=batch)
     with typer.progressbar(length=len(wanted), label="answers") as bar:
 
         def told(done: int, of: int) -> None:
             bar.update(done - bar.pos)
 
-        found = collecting.collect(wanted, collecting.here(target, tokenizer, how, batch=batch), out, told=told)
+        found = collecting.collect(wanted, answers, out, told=told)
     typer.echo(
         f"{found.written} answers with {found.tokens} tokens written to {out}; {found.cut} were cut where they began "
         f"to loop, {found.short} were too short to keep."
@@ -86,10 +95,9 @@ def run(
     chosen = arms.read(arm, **({} if seed is None else {"seed": seed}))
     texts = samples.read(data)
     if states:
-        key = key_file.read_text(encoding="utf-8").split()[0] if key_file else ""
         session = Session.remote(
             chosen, texts[held_out:], model, states, device=device, mask_id=mask_id, memory_gb=memory_gb,
-            kind="fp8" if fp8 else "bf16", key=key, told=typer.echo,
+            kind="fp8" if fp8 else "bf16", key=_key(key_file), told=typer.echo,
         )  # fmt: skip
     else:
         session = Session.open(chosen, texts, model, device=device, weights=weights, mask_id=mask_id, held_out=held_out)
@@ -179,6 +187,17 @@ def arms(
     )
     page = grid.write_report(out, results, f"Arms on {target.files.name}", _cost(cost))
     typer.echo(f"report: {page}")
+
+
+def _key(path: Path | None) -> str:
+    from inference_node.models.errors import NodeError
+
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").split()[0]
+    except (OSError, UnicodeDecodeError, IndexError) as error:
+        raise NodeError(f"The API key file {path} cannot be read: {error}. Put the node's key into it.") from None
 
 
 def _cost(path: Path | None) -> Cost | None:
