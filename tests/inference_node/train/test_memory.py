@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -70,3 +72,14 @@ def test_more_of_anything_needs_more() -> None:
     for change in ({"layers": 3}, {"rows": 4096}, {"anchors": 256}, {"loss": "kl"}, {"kind": "dflash2"}):
         assert predicted(small.model_copy(update=change), BIG).total > base, change
     assert predicted(small.model_copy(update={"vocabulary": 32768}), BIG).total < base
+
+
+def test_the_pages_table_is_what_is_predicted() -> None:
+    page = (Path(__file__).parents[3] / "docs/drafters.md").read_text(encoding="utf-8")
+    for layers, taps in ((6, (1, 6, 11, 16, 22, 27, 32, 37)), (5, 5)):
+        for anchors in (64, 128, 192, 256):
+            arm = arms.made({"layers": layers, "taps": taps, "block": 16, "rows": 3072, "anchors": anchors})
+            whole = predicted(arm, BIG).total / 1e9
+            less = predicted(arm.model_copy(update={"vocabulary": 32768}), BIG).total / 1e9
+            count = taps if isinstance(taps, int) else len(taps)
+            assert f"| {layers}, {count} | {anchors} | {whole:.1f} | {less:.1f} |" in page
