@@ -374,7 +374,11 @@ def children_of(pid: int) -> list[int]:
 
 
 def start_engine(engine: Engine) -> None:
-    """A killed engine again, as it was started."""
+    """A killed engine again, as it was started.
+
+    Its containerd died with it. Without an init system nobody buries that, and the engine would wait for it to answer.
+    """
+    (engine.log.parent / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
     engine.process = subprocess.Popen(
         engine.process.args, cwd=engine.log.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
