@@ -69,6 +69,8 @@ STEP, POSITION = "measure:base", 400
 MOST_SHARE = 0.5  # of the review's time that is left
 SAME_CODE_PAIRS = 30  # that are remembered of a series
 MOST_PROFILED = 3
+NOTICED_START_S = 0.05  # more time to import something or to start a program
+NOTICED_MEMORY, NOTICED_BYTES = 0.10, 10 << 20
 MOST_OF_EQUAL_CODE = 3  # benchmarks, when base and head are one commit
 MEASURE, MOST_ASKED = "measure", 6  # the agents' tool
 RULE, MEMORY_RULE = "slower-than-base", "more-memory-than-base"
@@ -364,7 +366,7 @@ class Comparing:
     # What becomes of it -------------------------------------------------------------------
 
     def outcome(self, found: Sequence[Comparison]) -> StepOutcome:
-        alarms = [one for one in found if one.outcome.verdict is Verdict.SLOWER and not one.same_code]
+        alarms = [one for one in found if not one.same_code and worth_a_finding(one)]
         candidates = tuple(slower(one, self.head) for one in alarms)
         searched = bisecting.searched(self.job, self.run, self.head, self.base, alarms) if alarms else {}
         earlier, searched_earlier = ([], {}) if alarms else bisecting.of_series(self.job, self.run, self.head, found)
@@ -526,6 +528,21 @@ def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, no
 def change_of(outcome: Outcome) -> Change | None:
     best = outcome.best
     return None if best is None else Change(ratio=best.ratio, low=best.low, high=best.high, verdict=outcome.verdict)
+
+
+def worth_a_finding(one: Comparison) -> bool:
+    """Whether a confirmed slowdown is one that somebody notices; smaller ones are shown as verdicts only.
+
+    A new feature may cost some milliseconds of import, or a module's worth of memory.
+    """
+    best = one.outcome.best
+    if one.outcome.verdict is not Verdict.SLOWER or best is None:
+        return False
+    if one.metric.name == protocol.MEMORY:
+        return best.effect >= NOTICED_MEMORY and best.head - best.base >= NOTICED_BYTES
+    if one.benchmark.kind in (BenchmarkKind.IMPORT, BenchmarkKind.PROGRAM) and one.metric.unit is Unit.SECONDS:
+        return best.head - best.base >= NOTICED_START_S
+    return True
 
 
 # Findings ------------------------------------------------------------------------------------
