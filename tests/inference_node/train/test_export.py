@@ -19,10 +19,11 @@ from inference_node.train import evaluate, export, run
 from inference_node.train.features import LocalTarget
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget
-from tests.inference_node.models.oracle_environment import oracle_python
+from tests.inference_node.models.oracle_environment import SPECULATORS, oracle_python
 from tests.inference_node.models.test_drafter import ORACLE, absorb, rounds
 from tests.inference_node.train.conftest import random_samples
 
+SPECULATORS_ORACLE = Path(__file__).with_name("speculators_oracle.py")
 SAMPLES = random_samples((30, 50), seed=8)
 ARMS = {
     "bidirectional": {},
@@ -93,6 +94,29 @@ def test_zlabs_own_package_loads_the_files_and_drafts_the_same(opened, tmp_path:
             if rows == drafter.block:
                 tokens = [0] * drafter.position + [anchor]
                 assert drafter.propose(tokens, rows - 1, lambda row, _: int(row.argmax())) == drafts.tolist()
+
+
+def test_speculators_own_package_loads_the_files(fabricated, opened, tmp_path: Path) -> None:
+    target = opened("qwen3")
+    learners = [learner_of(target, attention="mixed", window=24, layers=3), learner_of(target, vocabulary=40)]
+    folders = [
+        export.write(
+            tmp_path / str(number), learner.module, learner.arm, target.shape, form="speculators",
+            verifier=str(fabricated("qwen3").target), vocabulary=learner.vocabulary, head=target.module.lm_head.weight,
+        )
+        for number, learner in enumerate(learners)
+    ]  # fmt: skip
+    command = [oracle_python(SPECULATORS), SPECULATORS_ORACLE, tmp_path / "r.json", *folders]
+    subprocess.run([str(part) for part in command], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    borrowed = ["embed_tokens.weight", "lm_head.weight", "verifier_lm_head.weight", "verifier_norm.weight"]
+    mixed, smaller = json.loads((tmp_path / "r.json").read_text())
+    for learner, theirs in zip(learners, (mixed, smaller), strict=True):
+        assert theirs["no_place_for"] == theirs["changed"] == []
+        assert theirs["layers"] == [tap + 1 for tap in learner.module.config.taps]  # they count the embedding
+        assert theirs["block"] == learner.arm.block and theirs["mask"] == target.shape.mask_id
+    assert mixed["not_stored"] == borrowed and mixed["sliding"] == [0, 1]
+    assert smaller["not_stored"] == [name for name in borrowed if name != "lm_head.weight"]
+    assert (mixed["draft_vocabulary"], smaller["draft_vocabulary"]) == (target.shape.vocab, 40)
 
 
 @torch.inference_mode()
