@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 300, 56, 40, 14, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 310, 56, 44, 28, 16
 COLOURS = 7
 
 STYLE = """
@@ -208,7 +208,7 @@ def _frame(x: Any, x_marks: list[float], y: Any, y_marks: list[float], across: s
         f'<text x="{x(mark):.1f}" y="{floor + 16}" text-anchor="middle">{_short(mark)}</text>' for mark in x_marks
     ]
     parts.append(f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 4}" text-anchor="middle">{escape(across)}</text>')
-    parts.append(f'<text x="12" y="{TOP + 4}">{escape(up)}</text>')
+    parts.append(f'<text x="12" y="14">{escape(up)}</text>')
     return "".join(parts)
 
 
