@@ -147,12 +147,14 @@ class Learner:
     def _chunk(
         self, hidden: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, previous: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        rows = hidden.flatten(0, 1)
-        logits = self.module.logits(rows, self.head)
-        if self.module.candidate_selector is not None:
-            logits = logits + self._pull(rows, previous.flatten())
-        wanted = None if teacher is None else teacher.flatten(0, 1).to(torch.float32) @ self.head.t()
-        loss, ce = slot_loss(self.arm.loss, logits, labels.flatten(), wanted)
+        rows = hidden.flatten(0, 1).to(torch.float32)
+        # Logits that went through bf16 tie at the top, and give KL gradients that are a tenth wrong near the end.
+        with torch.autocast(rows.device.type, enabled=False):
+            logits = self.module.logits(rows, self.head)
+            if self.module.candidate_selector is not None:
+                logits = logits + self._pull(rows, previous.flatten())
+            wanted = None if teacher is None else teacher.flatten(0, 1).to(torch.float32) @ self.head.t()
+            loss, ce = slot_loss(self.arm.loss, logits, labels.flatten(), wanted)
         return loss, ce, logits.detach().argmax(-1)
 
     def _pull(self, rows: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
