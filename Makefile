@@ -63,7 +63,7 @@ endif
 
 test: $(VENV)/.dev
 	@bash .ci/packages
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

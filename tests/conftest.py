@@ -1,13 +1,13 @@
-"""Which tests may run side by side: `make test` works on two groups at a time.
+"""Which tests may run side by side: `make test` works on two folders at a time.
 
-A group shares what is dear to make: fabricated models, container engines, a database server. So a group stays in one
-process, in its usual order. The node's tests compute and those of the service mostly wait, which is why it pays.
+What is dear to make (fabricated models, container engines, a database server) is mostly shared within a folder, so a
+folder stays in one process, in its usual order.
 """
-
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # The same examples for the same tree, so that a change never fails by luck. New ones are looked for with
 # `make test ARGS="--hypothesis-profile=explore"`.
@@ -15,19 +15,14 @@ settings.register_profile("steady", derandomize=True, deadline=None)
 settings.register_profile("explore", max_examples=2000, deadline=None)
 settings.load_profile("steady")
 
-HERE = Path(__file__).parent
-ENGINES = ("orchestrator/sandbox", "orchestrator/jobs", "orchestrator/deploy")  # each would start engines of its own
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return ByFolder(config, log)
 
 
-def group_of(test_file: Path) -> str:
-    place = test_file.relative_to(HERE).as_posix()
-    if place.startswith("inference_node/"):
-        return "node"
-    return "engines" if place.startswith(ENGINES) else "service"
+class ByFolder(LoadScopeScheduling):
+    """pytest-xdist's own grouping by mark writes into an attribute that pytest 9 no longer reads."""
 
-
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(group_of(item.path)))
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.split("::", 1)[0].rpartition("/")[0]

@@ -7,14 +7,15 @@ sent back to a server.
 import json
 import random
 from collections import Counter
+from functools import cache
 
 import pytest
 
-from review_agents.focus import builtin
+from review_agents.focus import Focus, builtin
 from review_agents.ports import BrokenAnswer, ContextOverflow
 from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
 from review_agents.scripted import ScriptedModel
-from tests.support.agents import Hand, finding, play, report
+from tests.support.agents import Hand, Played, finding, play, report
 
 SEEDS = range(120)
 GOOD = (
@@ -105,18 +106,18 @@ class Nonsense(ScriptedModel):
         return Answer(text=text, thought=self.random.choice(("", "Hm.")), end=end)
 
 
-@pytest.fixture(scope="module")
-def turns() -> Counter[str]:
-    return Counter()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nonsense_comes_to_an_end_and_every_turn_is_accounted_for(seed: int, turns: Counter[str]) -> None:
+@cache
+def conversation(seed: int) -> tuple[Nonsense, Focus, Played]:
     model = Nonsense(seed, native_tools=seed % 2 == 0)
     number = iter(range(10_000))
     hand = Hand(says=lambda command: Ran(exit=seed % 3, head=f"{command} {next(number)}\n" * 20))
     focus = list(builtin().values())[seed % 7]
-    played = play(model, focus=focus, hand=hand)
+    return model, focus, play(model, focus=focus, hand=hand)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nonsense_comes_to_an_end_and_every_turn_is_accounted_for(seed: int) -> None:
+    model, focus, played = conversation(seed)
     result = played.result
     answers = [entry for entry in played.entries if entry.kind is EntryKind.ASKED]
     assert result.turns <= focus.budget.turns and len(model.asked) <= 2 * focus.budget.turns
@@ -125,8 +126,6 @@ def test_nonsense_comes_to_an_end_and_every_turn_is_accounted_for(seed: int, tur
     assert len(result.candidates) == len(played.kept) <= focus.budget.findings
     for question in model.asked:
         well_formed(question)
-    turns["turns"] += result.turns
-    turns[str(result.state)] += 1
 
 
 def well_formed(question: Question) -> None:
@@ -147,6 +146,8 @@ def well_formed(question: Question) -> None:
     assert not waiting
 
 
-def test_that_were_over_a_thousand_turns_and_no_end_is_missing_among_them(turns: Counter[str]) -> None:
-    assert turns["turns"] > 1000, dict(turns)
-    assert turns[FocusState.STUCK] + turns[FocusState.PRODUCED_NOTHING] > 5 and turns[FocusState.FINISHED] > 0
+def test_that_were_over_a_thousand_turns_and_no_end_is_missing_among_them() -> None:
+    results = [conversation(seed)[2].result for seed in SEEDS]
+    assert sum(result.turns for result in results) > 1000
+    ends = Counter(result.state for result in results)
+    assert ends[FocusState.STUCK] + ends[FocusState.PRODUCED_NOTHING] > 5 and ends[FocusState.FINISHED] > 0

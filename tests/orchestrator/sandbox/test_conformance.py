@@ -688,14 +688,15 @@ def test_command_in_a_folder_that_was_removed_says_why_it_cannot_start(box: Box)
     assert ran.exit == 126 and "/job/repo" in ran.output
 
 
-def test_time_is_taken_inside(shared: Box):
+def test_time_is_taken_inside(backend: Backend, shared: Box):
     started = time.monotonic()
     ran = shared.run("sleep 0.3")
     outside = time.monotonic() - started
     assert 0.3 <= ran.seconds <= outside
     burn = python(shared, "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass")
     assert burn.user_s + burn.sys_s > 0.35 and burn.seconds > 0.35
-    assert 0 < burn.runner_s < 0.2
+    assert 0 <= burn.runner_s < 0.2
+    assert burn.runner_s > 0 or backend.kind == "runsc", "gVisor accounts CPU time in coarse steps"
 
 
 def test_cpu_time_of_processes_nobody_waited_for_counts(backend: Backend, shared: Box):
