@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
