@@ -6,6 +6,7 @@ Kept under the user's cache folder, made again when the pins here change.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import subprocess
@@ -31,6 +32,13 @@ def oracle_python(pins: Sequence[str] = PINS) -> Path:
     name = f"{pins[0].replace('==', '-')}-{held}-py{sys.version_info.major}{sys.version_info.minor}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "lamplighter-tests" / name
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{name}.lock").open("w") as lock:  # another process of the tests may want it at the same time
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _made(folder, pins)
+
+
+def _made(folder: Path, pins: Sequence[str]) -> Path:
     python = folder / "bin" / "python"
     if (folder / "ready").is_file() and (folder / "ready").read_text() == sysconfig.get_path("purelib"):
         return python
