@@ -33,7 +33,7 @@ def oracle_python(pins: Sequence[str] = PINS) -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "lamplighter-tests" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_name(f"{name}.lock").open("w") as lock:  # another process of the tests may want it at the same time
+    with folder.with_name(f"{name}.lock").open("w") as lock:  # another process of the tests may want it too
         fcntl.flock(lock, fcntl.LOCK_EX)
         return _made(folder, pins)
 
