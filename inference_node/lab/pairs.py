@@ -172,7 +172,7 @@ def judged(
 
 def origin(target: OpenTarget, of: Sequence[Sample], **more: Any) -> dict[str, Any]:
     return provenance(
-        target=target.files.name, model=states_form.fingerprint(target.files), texts_sha256=judge.digest(of), **more
+        target=target.files.name, model=states_form.fingerprint(target.files), texts_sha256=samples.digest(of), **more
     )
 
 

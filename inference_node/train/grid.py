@@ -18,11 +18,11 @@ from inference_node.models.errors import NodeError
 from inference_node.train import evaluate, report, statistics
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
-from inference_node.train.judge import digest, judge
+from inference_node.train.judge import judge
 from inference_node.train.provenance import provenance
 from inference_node.train.replay import replay
 from inference_node.train.run import Line
-from inference_node.train.sample import Sample
+from inference_node.train.sample import Sample, digest
 from inference_node.train.session import Session
 from inference_node.train.statistics import Cost, Counts
 from inference_node.train.step import Learner

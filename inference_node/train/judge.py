@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from inference_node.train.evaluate import Decoded, Forced
 from inference_node.train.features import LocalTarget
 from inference_node.train.provenance import provenance
 from inference_node.train.replay import replay
-from inference_node.train.sample import Sample
+from inference_node.train.sample import Sample, digest
 from inference_node.train.statistics import Cost, Estimate
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget
@@ -117,7 +116,9 @@ def judge(
         raise NodeError("There is no text to judge the drafter on.")
     source = LocalTarget(target.module, learner.arm.tapped(target.shape.layers), last=False)
     rows = max(learner.arm.rows, max(len(sample.tokens) for sample in samples))
-    learner.arm = learner.arm.model_copy(update={"rows": rows})
+    # As it is served, whatever it was trained with: the text's own tokens behind an anchor, every other slot masked.
+    served_as = {"loss": "data", "corruption": "full", "rows": rows}
+    learner = replace(learner, arm=learner.arm.model_copy(update=served_as))
     forced = evaluate.forced(learner, source, samples)
     told(f"{name}: forced tau {forced.tau:.3f}, slots {' '.join(f'{one:.3f}' for one in forced.accuracy)}")
     replayed = replay(learner, source, samples)
@@ -158,11 +159,3 @@ def write(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
-
-
-def digest(samples: Sequence[Sample]) -> str:
-    """Of texts, their order and what of them is supervised."""
-    found = hashlib.sha256()
-    for sample in samples:
-        found.update(repr((sample.id, sample.tokens, sample.supervised)).encode())
-    return found.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,14 @@ def write(path: Path, samples: Iterable[Sample], *, append: bool = False) -> Non
         for sample in samples:
             body = {"id": sample.id, "tokens": sample.tokens, "supervised": sample.supervised}
             file.write(json.dumps(body, separators=(",", ":")) + "\n")
+
+
+def digest(samples: Iterable[Sample]) -> str:
+    """Of texts, their order and what of them is supervised."""
+    found = hashlib.sha256()
+    for sample in samples:
+        found.update(repr((sample.id, sample.tokens, sample.supervised)).encode())
+    return found.hexdigest()
 
 
 def without_loop(tokens: Sequence[int], first: int) -> Sequence[int]:

@@ -15,11 +15,10 @@ from inference_node.train import evaluate, export
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
 from inference_node.train.features import LocalTarget, Source
-from inference_node.train.judge import digest
 from inference_node.train.memory import Memory, predicted
 from inference_node.train.provenance import provenance
 from inference_node.train.run import Line, Told
-from inference_node.train.sample import Sample
+from inference_node.train.sample import Sample, digest
 from inference_node.train.states import RemoteTarget
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget, open_target, usual_device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -75,6 +76,30 @@ def test_files_of_a_drafter_are_judged_as_it_was_in_memory(opened, texts, learnt
     assert evaluate.tau(read.replayed) == pytest.approx(evaluate.tau(here.replayed), rel=0.05)  # files are in bf16
     assert read.identical == (2, 2)
     assert 1 + sum(read.survival) == pytest.approx(evaluate.tau(read.replayed))
+
+
+def test_an_arm_of_any_loss_is_judged_and_keeps_the_keys_that_it_was_trained_with(opened, texts, tmp_path: Path) -> None:
+    """KL needs the target's last states in training and has none when it is judged; a held text may be longer."""
+    rows = max(len(one.tokens) for one in texts) - 1
+    keys = {**TINY, "rows": rows, "steps": 2}
+    chosen = [arms.made({**keys, "name": "kl", "loss": "kl"}), arms.made({**keys, "name": "t", "loss": "teacher"})]
+    longest_first = sorted(texts, key=lambda one: -len(one.tokens))
+    held, rest = longest_first[:4], longest_first[4:]
+    results = grid.run_grid(opened("llama"), chosen, 1, rest, held, tmp_path, loop=0, looks=1)
+    assert [one["arm"]["loss"] for one in results] == ["kl", "teacher"]
+    for arm in chosen:
+        config = json.loads((tmp_path / f"{arm.name}-0" / "drafter" / "provenance.json").read_text())
+        assert config["arm"] == json.loads(arm.model_dump_json())
+
+
+@pytest.mark.parametrize("corruption", ["uniform", "prefix"])
+def test_arms_are_judged_under_full_masks_whatever_they_were_trained_with(
+    opened, texts, learnt: Session, corruption: str
+) -> None:
+    """Known trap: slots that a random prefix shows are easier, so that an arm seemed better for what it was asked."""
+    other = replace(learnt.learner, arm=learnt.learner.arm.model_copy(update={"corruption": corruption}))
+    judged = [judge(one, opened("llama"), texts, name="n", loop=0).forced for one in (learnt.learner, other)]
+    assert judged[0] == judged[1] and other.arm.corruption == corruption
 
 
 def test_arms_with_one_seed_see_the_same_blocks() -> None:
