@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arm,
         texts,
         held[:48],
-        out / "run",
+        out / pairs.RUN,
         until=clock.until(0.85),
         steps=given.steps,
         flex=False if given.plain_attention else None,
@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ).target  # fmt: skip
 
     pairs.speeds(
-        clock, load, out / "run", held[: given.timed], judged.survival, out / "speed.json", target,
+        clock, load, out / pairs.RUN, held[: given.timed], judged.survival, out / "speed.json", target,
         widths=WIDTHS[given.shape],
     )  # fmt: skip
     clock.say("done")

@@ -20,7 +20,6 @@ from inference_node.models.errors import NodeError
 from inference_node.speculate.seam import Target
 from inference_node.train import collect as collecting
 from inference_node.train import evaluate, judge
-from inference_node.train import run as running
 from inference_node.train import sample as samples
 from inference_node.train.arm import Arm
 from inference_node.train.collect import Answers, Wanted
@@ -37,6 +36,9 @@ from inference_node.train.target import OpenTarget
 
 MOST_BYTES = 16 << 20
 """Of a drafter that is shipped."""
+
+RUN, STEPS = "run", "steps.json"
+"""Where the drafter's run stands in a recipe's folder, and in that the steps that were chosen when it began."""
 
 PROBED = 12
 """Steps by which the time of one is measured; the first of them compile."""
@@ -76,7 +78,9 @@ def write(path: Path, body: Any) -> None:
 def texts(
     clock: Clock, target: OpenTarget, prompts: Sequence[Prompt], out: Path, wanted: Wanted, *, batch: int, until: float
 ) -> list[Sample]:
-    """The target's answers, as many as there is time for."""
+    """The target's answers, as many as there is time for. None is added once a drafter has begun to learn from them."""
+    if begun(out.parent / RUN):
+        return samples.read(out)
     tokenizer = target.files.tokenizer
     if tokenizer is None:
         raise NodeError(f"{target.files.name} has no tokenizer files, so prompts cannot be turned into tokens.")
@@ -92,6 +96,11 @@ def texts(
     found = collecting.collect(prompts, made, out, told=told)
     clock.say(f"{out.name}: {found.written} more answers, {found.tokens} tokens, {found.cut} cut, {found.short} short")
     return samples.read(out) if out.exists() else []
+
+
+def begun(place: Path) -> bool:
+    """Whether a drafter is being trained there, or was."""
+    return (place / STEPS).exists()
 
 
 def _ending(answers: Answers, until: float, batch: int) -> Answers:
@@ -127,8 +136,8 @@ def drafter(
     *, until: float, steps: int = 0, flex: bool | None = None,
 ) -> Learner:  # fmt: skip
     """Train an arm until then, or for so many steps, and write its files to place/drafter."""
-    chosen = place / "steps.json"
-    if not chosen.exists():
+    chosen = place / STEPS
+    if not begun(place):
         count = steps or steps_for(target, arm, trained_on, until - time.monotonic(), flex)
         write(chosen, {"steps": count})
         clock.say(f"{arm.name}: {count} steps fit")
@@ -144,9 +153,9 @@ def drafter(
         )
 
     every = max(1, arm.steps // 8)
-    last = running.train(
-        session.learner, session.source, session.samples, place, told=line, log_every=max(1, every // 2),
-        look_every=every, look=lambda learner: evaluate.tau(replay(learner, session.source, looked_at)),
+    last = session.train(
+        place, told=line, log_every=max(1, every // 2), look_every=every,
+        look=lambda learner: evaluate.tau(replay(learner, session.source, looked_at)),
     )  # fmt: skip
     folder = session.export(place / "drafter", "zlab", last)
     size = (folder / "model.safetensors").stat().st_size

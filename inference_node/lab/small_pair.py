@@ -136,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     looked = [*held["domain"][:32], *held["chat"][:32]]
     learner = pairs.drafter(
-        clock, target, arm, [*rest["domain"], *rest["chat"]], looked, out / "run", until=clock.until(0.84),
+        clock, target, arm, [*rest["domain"], *rest["chat"]], looked, out / pairs.RUN, until=clock.until(0.84),
         steps=given.steps,
         flex=False if given.plain_attention else None,
     )  # fmt: skip
@@ -151,7 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     both = [text for texts in zip(*(held[name][: given.timed] for name in held), strict=False) for text in texts]
     if both:
         pairs.speeds(
-            clock, load, out / "run", both, judged["domain"].survival, out / "speed.json", target, widths=[arm.block]
+            clock,
+            load,
+            out / pairs.RUN,
+            both,
+            judged["domain"].survival,
+            out / "speed.json",
+            target,
+            widths=[arm.block],
         )
     clock.say("done")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,21 @@ NAME = "checkpoint.pt"
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A run after `step` steps. Schedule, order and anchors follow from the step and the arm alone."""
+class Subject:
+    """What a run is a run of: one that goes on with anything else would give weights that nobody can name."""
 
     arm: Arm
+    texts: str  # digest of the samples
+    target: str  # fingerprint of its files
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A run after `step` steps. Schedule, order and anchors follow from the step and the subject alone."""
+
+    subject: Subject
     step: int
+    seen: int  # tokens of context up to here
     module: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
 
@@ -31,8 +41,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     with part.open("wb") as file:
         torch.save(
             {
-                "arm": checkpoint.arm.model_dump(),
+                **asdict(checkpoint.subject),
+                "arm": checkpoint.subject.arm.model_dump(),
                 "step": checkpoint.step,
+                "seen": checkpoint.seen,
                 "module": checkpoint.module,
                 "optimizer": checkpoint.optimizer,
             },
@@ -43,17 +55,30 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     part.replace(folder / NAME)
 
 
-def load(folder: Path, arm: Arm) -> Checkpoint | None:
-    """The run's last, or None where it has not begun. Raises NodeError when another arm's run is there."""
+def load(folder: Path, subject: Subject) -> Checkpoint | None:
+    """The run's last, or None where it has not begun. Raises NodeError when the run there is of something else."""
     path = folder / NAME
     if not path.exists():
         return None
     held = torch.load(path, map_location="cpu", weights_only=True)
-    there = Arm.model_validate(held["arm"])
-    if there != arm:
-        differ = [key for key in Arm.model_fields if getattr(there, key) != getattr(arm, key)]
+    _same(folder, held, subject)
+    return Checkpoint(subject, held["step"], held["seen"], held["module"], held["optimizer"])
+
+
+def _same(folder: Path, held: dict[str, Any], subject: Subject) -> None:
+    there, advice = Arm.model_validate(held["arm"]), "Name another folder, or remove that one."
+    for key in Arm.model_fields:
+        if getattr(there, key) != getattr(subject.arm, key):
+            raise NodeError(
+                f"{folder} holds a run of another arm: {key} is {getattr(there, key)!r} there and "
+                f"{getattr(subject.arm, key)!r} here. {advice}"
+            )
+    if held.get("texts") != subject.texts:
         raise NodeError(
-            f"{folder} holds a run of another arm: {differ[0]} is {getattr(there, differ[0])!r} there and "
-            f"{getattr(arm, differ[0])!r} here. Name another folder, or remove that one."
+            f"{folder} holds a run over other texts: another file, other lines of it, or others held out. {advice}"
         )
-    return Checkpoint(arm, held["step"], held["module"], held["optimizer"])
+    if held.get("target") != subject.target:
+        raise NodeError(
+            f"{folder} holds a run in front of another target: its fingerprint is {held.get('target')} there and "
+            f"{subject.target} here. {advice}"
+        )

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from inference_node.models import states as states_form
 from inference_node.models.errors import NodeError
 from inference_node.train import evaluate, report, statistics
 from inference_node.train import run as running
@@ -82,9 +81,7 @@ def _run(
             + f" {one.tokens_per_s:,.0f} tokens/s"
         )
 
-    last = running.train(
-        session.learner, session.source, samples, place, told=line, log_every=every, look_every=every, look=look
-    )
+    last = session.train(place, told=line, log_every=every, look_every=every, look=look)
     judged = judge(session.learner, target, held, name=place.name, loop=loop, identical=min(2, loop), told=told)
     body = {
         "arm": arm.model_dump(),
@@ -92,7 +89,7 @@ def _run(
         "seconds": time.monotonic() - began,
         "curve": [(one.seen, one.tau, one.loss) for one in running.read_log(place) if one.tau is not None],
         **judged.body(),
-        "provenance": provenance(target=target.files.name, model=states_form.fingerprint(target.files)),
+        "provenance": provenance(target=target.files.name, model=session.fingerprint),
     }
     part = place / f"{RESULT}.part"
     part.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")

@@ -20,11 +20,11 @@ from inference_node.train import checkpoint as checkpoints
 from inference_node.train import vocabulary as vocabularies
 from inference_node.train.arm import Arm
 from inference_node.train.batch import batches
-from inference_node.train.checkpoint import Checkpoint
+from inference_node.train.checkpoint import Checkpoint, Subject
 from inference_node.train.export import TargetShape, zlab_config
 from inference_node.train.features import Source
-from inference_node.train.sample import Sample
-from inference_node.train.step import Learner, precision
+from inference_node.train.sample import Sample, digest
+from inference_node.train.step import Learner, Outcome, precision
 
 LOG = "log.jsonl"
 INITIAL = 0.02  # standard deviation of new weights
@@ -102,6 +102,7 @@ def train(
     samples: Sequence[Sample],
     folder: Path,
     *,
+    target: str,
     told: Told = lambda line: None,
     log_every: int = 50,
     look_every: int = 0,
@@ -109,13 +110,16 @@ def train(
 ) -> Line:
     """Run an arm to its end, or on from its checkpoint in `folder`. Returns the last line of its log.
 
-    look: called every `look_every` steps, and once at the end. Raises NodeError when the loss is no number.
+    target: the fingerprint of the files whose states `source` gives.
+    look: called every `look_every` steps, and once at the end.
+    Raises NodeError when the loss is no number, and when the folder has a run of another arm, texts or target.
     """
     arm, device = learner.arm, learner.head.device
     optimizer = _optimizer(learner.module, arm)
-    first = _resume(folder, learner, optimizer)
+    subject = Subject(arm, digest(samples), target)
+    first, seen = _resume(folder, subject, learner, optimizer)
     work = source.coming(islice(batches(samples, arm, first), arm.steps - first))
-    tally, line = _Tally(arm), None
+    tally, line = _Tally(seen), None
     kept = time.monotonic()
     for step in range(first, arm.steps):
         batch = next(work)
@@ -126,10 +130,10 @@ def train(
         with precision(device):
             outcome = learner.step(batch.to(device), states)
         outcome.loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(learner.module.parameters(), arm.clip)
+        norm = torch.nn.utils.clip_grad_norm_(learner.module.parameters(), arm.clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        tally.add(outcome, sum(len(sample.tokens) for sample in batch.samples))
+        tally.add(outcome, norm, sum(len(sample.tokens) for sample in batch.samples))
         done, last = step + 1, step + 1 == arm.steps
         looked = look is not None and (last or (look_every and done % look_every == 0))
         if looked or last or done % log_every == 0:
@@ -138,7 +142,9 @@ def train(
             _log(folder, line)
             told(line)
         if last or time.monotonic() - kept > KEEP_EVERY_S:
-            checkpoints.save(folder, Checkpoint(arm, done, learner.module.state_dict(), optimizer.state_dict()))
+            tally.check(done)
+            state = learner.module.state_dict(), optimizer.state_dict()
+            checkpoints.save(folder, Checkpoint(subject, done, tally.seen, *state))
             kept = time.monotonic()
     return line if line is not None else _last_line(folder)
 
@@ -146,26 +152,34 @@ def train(
 class _Tally:
     """Adds up outcomes on the device; they are read only when a line is made."""
 
-    def __init__(self, arm: Arm) -> None:
-        self.block, self.seen = arm.block, 0
+    def __init__(self, seen: int) -> None:
+        self.seen = seen
         self.clear()
 
     def clear(self) -> None:
-        self.outcomes: list[Any] = []
+        self.outcomes: list[tuple[torch.Tensor, ...]] = []
         self.tokens, self.began = 0, time.perf_counter()
 
-    def add(self, outcome: Any, tokens: int) -> None:
-        self.outcomes.append((outcome.loss.detach(), outcome.right, outcome.counted, outcome.prefixes))
+    def add(self, outcome: Outcome, norm: torch.Tensor, tokens: int) -> None:
+        self.outcomes.append((outcome.loss.detach(), norm, outcome.right, outcome.counted, outcome.prefixes))
         self.tokens += tokens
         self.seen += tokens
 
-    def line(self, step: int, rate: float, tau: float | None) -> Line:
-        loss, right, counted, prefixes = (torch.stack(column) for column in zip(*self.outcomes, strict=True))
-        mean = float(loss.mean())
-        if not math.isfinite(mean):
+    def check(self, step: int) -> None:
+        """Before anything is kept. A number's gradient may be none, and then the weights are none."""
+        if not self.outcomes:  # a line was just made of them
+            return
+        worst = torch.stack([one for loss, norm, *_ in self.outcomes for one in (loss, norm)]).sum()
+        if not math.isfinite(float(worst)):
             raise NodeError(
-                f"The loss at step {step} is {mean}. A smaller rate may help; nothing was kept of this step."
+                f"The loss or its gradient is not a number at step {step} or shortly before. A smaller rate may help; "
+                "nothing was kept of these steps."
             )
+
+    def line(self, step: int, rate: float, tau: float | None) -> Line:
+        self.check(step)
+        loss, _, right, counted, prefixes = (torch.stack(column) for column in zip(*self.outcomes, strict=True))
+        mean = float(loss.mean())
         right, counted, prefixes = right.sum(0), counted.sum(0), prefixes.sum(0)
         line = Line(
             step, mean, rate,
@@ -187,13 +201,14 @@ def _optimizer(module: DFlash, arm: Arm) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=arm.rate, betas=(0.9, CONFIDENT))
 
 
-def _resume(folder: Path, learner: Learner, optimizer: torch.optim.Optimizer) -> int:
-    held = checkpoints.load(folder, learner.arm)
+def _resume(folder: Path, subject: Subject, learner: Learner, optimizer: torch.optim.Optimizer) -> tuple[int, int]:
+    """Steps that are done, and the tokens that they saw."""
+    held = checkpoints.load(folder, subject)
     if held is None:
-        return 0
+        return 0, 0
     learner.module.load_state_dict(held.module)
     optimizer.load_state_dict(held.optimizer)
-    return held.step
+    return held.step, held.seen
 
 
 def _log(folder: Path, line: Line) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from inference_node.train.arm import Arm
 from inference_node.train.features import LocalTarget, Source
 from inference_node.train.memory import Memory, predicted
 from inference_node.train.provenance import provenance
-from inference_node.train.run import Line, Told
+from inference_node.train.run import Line, Look, Told
 from inference_node.train.sample import Sample, digest
 from inference_node.train.states import RemoteTarget
 from inference_node.train.step import Learner
@@ -129,11 +130,24 @@ class Session:
             self.learner.arm, self.target.shape, remote=isinstance(self.source, RemoteTarget), flex=self.learner.flex
         )
 
-    def train(self, folder: Path, *, look_every: int = 0, told: Told = lambda line: None, log_every: int = 50) -> Line:
-        look = self.look if self.held else None
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the target's files."""
+        return states_form.fingerprint(self.target.files)
+
+    def train(
+        self,
+        folder: Path,
+        *,
+        look_every: int = 0,
+        told: Told = lambda line: None,
+        log_every: int = 50,
+        look: Look | None = None,
+    ) -> Line:
+        """look: in place of this session's own, which is the real loop over the texts held out."""
         return running.train(
-            self.learner, self.source, self.samples, folder,
-            told=told, log_every=log_every, look_every=look_every, look=look,
+            self.learner, self.source, self.samples, folder, target=self.fingerprint,
+            told=told, log_every=log_every, look_every=look_every, look=look or (self.look if self.held else None),
         )  # fmt: skip
 
     def close(self) -> None:

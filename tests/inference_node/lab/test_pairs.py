@@ -33,6 +33,11 @@ def test_the_small_pair_is_made_measured_and_not_made_twice(fabricated, tmp_path
     }
     assert small_pair.main(arguments) == 0
     assert {path: path.read_bytes() for path in made} == made
+    (tmp_path / "run" / "checkpoint.pt").unlink()  # the drafter had begun and had kept nothing yet
+    assert small_pair.main([*arguments, "--domain", "8"]) == 0
+    assert {path: path.read_bytes() for path in made if path.suffix == ".jsonl"} == {
+        path: body for path, body in made.items() if path.suffix == ".jsonl"
+    }
 
 
 def test_the_hybrid_pair_is_made_from_nothing(tmp_path: Path) -> None:

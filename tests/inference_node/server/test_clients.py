@@ -14,6 +14,7 @@ import pytest
 from inference_node.engine.api import Reason
 from inference_node.server.app import Options
 from tests.inference_node.server.conftest import Served
+from tests.support.waiting import wait_for
 
 Serve = Callable[..., Served]
 
@@ -28,25 +29,18 @@ def raw_chat(served: Served, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def wait_until(true: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("how", ["close", "reset"])
 def test_a_client_that_leaves_stops_its_request_within_a_cycle(serve: Serve, stream: bool, how: str) -> None:
     """engines.md 6.5; ATOM#1562: a disconnect during a request without streaming went unseen."""
     served = serve("x" * 1900, cycle_s=0.02, accepts=(0,))
     connection = raw_chat(served, {"stream": stream})
-    wait_until(lambda: "cycle" in served.target.calls)
+    wait_for(lambda: "cycle" in served.target.calls, every_s=0.005)
     if how == "reset":
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
     connection.close()
     left = time.monotonic()
-    wait_until(lambda: served.engine.stats().endings.get(Reason.CANCELLED))
+    wait_for(lambda: served.engine.stats().endings.get(Reason.CANCELLED), every_s=0.005)
     assert time.monotonic() - left < 1.5  # a cycle takes 0.02 s; the rest is this busy machine
     cycles = served.target.calls.count("cycle")
     assert cycles < 200
@@ -59,11 +53,11 @@ def test_a_client_that_leaves_the_queue_does_not_touch_who_is_served(serve: Serv
     answers: list[Any] = []
     first = threading.Thread(target=lambda: answers.append(served.answer("Hi")))
     first.start()
-    wait_until(lambda: served.engine.health().running)
+    wait_for(lambda: served.engine.health().running, every_s=0.005)
     second = raw_chat(served, {})
-    wait_until(lambda: served.engine.health().waiting)
+    wait_for(lambda: served.engine.health().waiting, every_s=0.005)
     second.close()
-    wait_until(lambda: served.engine.health().waiting == 0)
+    wait_for(lambda: served.engine.health().waiting == 0, every_s=0.005)
     first.join(20)
     assert answers[0]["choices"][0]["message"]["content"] == "x" * 100
 
@@ -84,7 +78,7 @@ def test_a_client_that_stops_reading_is_let_go(serve: Serve) -> None:
         f"Content-Length: {len(text)}\r\n\r\n".encode()
         + text
     )
-    wait_until(lambda: sum(served.engine.stats().endings.values()) == 16)
+    wait_for(lambda: sum(served.engine.stats().endings.values()) == 16, every_s=0.005)
     assert served.answer("Hi", max_tokens=3)
     connection.close()
 
@@ -126,7 +120,7 @@ def test_a_storm_of_cancels_leaves_the_node_as_it_was(serve: Serve) -> None:
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(storm, range(150)))
-    wait_until(lambda: served.engine.health().running == 0 and served.engine.health().waiting == 0, 60)
+    wait_for(lambda: served.engine.health().running == 0 and served.engine.health().waiting == 0, 60, every_s=0.005)
     assert served.answer("Hi", max_tokens=20)["choices"][0]["finish_reason"] == "length"
     assert Reason.FAILED not in served.engine.stats().endings
 
@@ -176,7 +170,7 @@ def test_closing_the_engine_ends_streams_with_an_error(serve: Serve) -> None:
     replies: list[Any] = []
     client = threading.Thread(target=lambda: replies.append(served.chat("Hi", stream=True)))
     client.start()
-    wait_until(lambda: served.target.calls.count("read") > 3)
+    wait_for(lambda: served.target.calls.count("read") > 3, every_s=0.005)
     served.engine.close()
     client.join(20)
     assert '"code":"not_ready"' in replies[0].text

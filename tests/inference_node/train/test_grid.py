@@ -78,7 +78,7 @@ def test_files_of_a_drafter_are_judged_as_it_was_in_memory(opened, texts, learnt
     assert 1 + sum(read.survival) == pytest.approx(evaluate.tau(read.replayed))
 
 
-def test_an_arm_of_any_loss_is_judged_and_keeps_the_keys_that_it_was_trained_with(opened, texts, tmp_path: Path) -> None:
+def test_an_arm_of_any_loss_is_judged_and_keeps_the_keys_of_its_training(opened, texts, tmp_path: Path) -> None:
     """KL needs the target's last states in training and has none when it is judged; a held text may be longer."""
     rows = max(len(one.tokens) for one in texts) - 1
     keys = {**TINY, "rows": rows, "steps": 2}

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from inference_node.models.errors import NodeError
 from inference_node.train import arm as arms
+from inference_node.train import checkpoint, evaluate, run
 from inference_node.train import collect as collecting
-from inference_node.train import evaluate, run
 from inference_node.train import sample as samples
 from inference_node.train.collect import Wanted, collect
+from inference_node.train.features import States
 from inference_node.train.prompts import Prompt
 from inference_node.train.session import Session
-from inference_node.train.target import OpenTarget
+from inference_node.train.target import OpenTarget, open_target
 from tests.inference_node.train.conftest import random_samples
 
 SHORT = {"block": 4, "rows": 96, "anchors": 16, "steps": 6, "warmup": 0.2}
@@ -38,10 +43,8 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(
     whole.train(tmp_path / "whole")
     monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
     cut = session_of(target, **keys)
-    lines = []
 
     def told(line: run.Line) -> None:
-        lines.append(line.step)
         if line.step == 3:
             raise Cut
 
@@ -51,7 +54,10 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(
     again.train(tmp_path / "cut", log_every=1)
     for name, weight in whole.learner.module.named_parameters():
         assert torch.equal(weight, dict(again.learner.module.named_parameters())[name]), name
-    assert [line.step for line in run.read_log(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
+    lines = run.read_log(tmp_path / "cut")
+    assert [line.step for line in lines] == [1, 2, 3, 4, 5, 6]
+    seen = [line.seen for line in lines]
+    assert seen == sorted(set(seen)) and seen[-1] == run.read_log(tmp_path / "whole")[-1].seen
 
 
 def test_a_finished_run_is_not_run_again(opened, tmp_path: Path) -> None:
@@ -63,6 +69,46 @@ def test_a_folder_with_another_arms_run_is_refused(opened, tmp_path: Path) -> No
     session_of(opened("llama")).train(tmp_path)
     with pytest.raises(NodeError, match="rate is"):
         session_of(opened("llama"), rate=1e-3).train(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["another text", "another order", "one more held out"])
+def test_a_run_does_not_go_on_with_other_texts(opened, tmp_path: Path, change: str) -> None:
+    texts = random_samples((30, 40, 50, 25))
+    session_of(opened("llama")).train(tmp_path)
+    other = {"another text": random_samples((30, 40, 50, 26)), "another order": texts[::-1]}.get(change, texts)
+    again = Session.over(opened("llama"), arms.made(SHORT), other, held_out=change == "one more held out")
+    with pytest.raises(NodeError, match="over other texts"):
+        again.train(tmp_path)
+
+
+def test_a_run_does_not_go_on_in_front_of_another_target(opened, fabricated, tmp_path: Path) -> None:
+    session_of(opened("llama")).train(tmp_path / "run")
+    tuned = tmp_path / "tuned"
+    shutil.copytree(fabricated("llama").target, tuned)
+    weights = load_file(tuned / "model.safetensors")
+    weights["model.layers.1.self_attn.q_proj.weight"] *= 1.01
+    save_file(weights, tuned / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(NodeError, match="another target"):
+        session_of(open_target(str(tuned))).train(tmp_path / "run")
+
+
+def test_weights_of_a_loss_that_is_no_number_are_never_kept(opened, tmp_path: Path, monkeypatch) -> None:
+    """Known trap: kept between two lines of the log, they are what the next start goes on from."""
+    monkeypatch.setattr(run, "KEEP_EVERY_S", 0.0)
+    session = session_of(opened("llama"))
+    inner, asked = session.source.states, 0
+
+    def states(of: Sequence[samples.Sample]) -> list[States]:
+        nonlocal asked
+        asked += 1
+        found = inner(of)
+        return [replace(one, feature=one.feature * torch.nan) for one in found] if asked == 3 else found
+
+    monkeypatch.setattr(session.source, "states", states)
+    with pytest.raises(NodeError, match="not a number at step 3"):
+        session.train(tmp_path)
+    held = torch.load(tmp_path / checkpoint.NAME, weights_only=True)
+    assert held["step"] == 2 and all(bool(weight.isfinite().all()) for weight in held["module"].values())
 
 
 def test_two_seeds_differ_in_weights_and_in_order(opened) -> None:
