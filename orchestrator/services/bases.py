@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from orchestrator.measure.records import Ran as RanCode
-from orchestrator.sandbox.contract import Role
+from orchestrator.sandbox.contract import Role, SandboxError
 from orchestrator.services.job import Job, StepRun
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents import repo_settings
@@ -19,6 +20,8 @@ from review_agents.records import Environment, Repo
 
 if TYPE_CHECKING:
     from review_agents.probes import Prepared
+
+log = structlog.get_logger(__name__)
 
 MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt", "poetry.lock", "uv.lock", "pdm.lock")
 
@@ -39,14 +42,14 @@ def chosen(job: Job, repo: Repo) -> Checkout | None:
     wanted = shop.settings.compare_with
     if wanted == "none" or not shop.settings.compare_minutes or shop.measuring is None or shop.measuring.no_verdicts:
         return None
-    head = shop.git.at(job.asked.url, repo.commit)
-    if wanted == "previous":
-        with shop.sessions.reading() as db:
-            before = previous_review(db, job)
-            commit = before.commit if before else ""
-    else:
-        commit = head.parent() if wanted == "parent" else head.last_tag()
     try:
+        if wanted == "previous":
+            with shop.sessions.reading() as db:
+                before = previous_review(db, job)
+                commit = before.commit if before else ""
+        else:
+            head = shop.git.at(job.asked.url, repo.commit)
+            commit = head.parent() if wanted == "parent" else head.last_tag()
         return shop.git.at(job.asked.url, commit) if commit else None
     except RepoProblem:  # reviewed on another machine, or history was rewritten
         return None
@@ -99,6 +102,14 @@ def build(job: Job, run: StepRun, head: Repo, checkout: Checkout, *, name: str) 
 
 def volumes_of(job: Job, name: str) -> str:
     return f"{job.review_id}-{name}"
+
+
+def drop(job: Job, name: str) -> None:
+    """Remove that commit's volumes; what resists is left to the sweep."""
+    try:
+        job.sandbox.drop(volumes_of(job, name))
+    except SandboxError as error:
+        log.warning("a commit's volumes could not be removed yet", name=name, error=str(error))
 
 
 # What really ran -----------------------------------------------------------------------------

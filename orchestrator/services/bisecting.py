@@ -19,7 +19,7 @@ from orchestrator.services.bases import Built
 from orchestrator.services.job import UNWANTED, Job, StepRun
 from orchestrator.store import comparisons
 from orchestrator.store.comparisons import ChangePointRow
-from review_agents.ports import Checkout, RepoProblem
+from review_agents.ports import Checkout, CommandFailed, RepoProblem
 from review_agents.records import Candidate, Verdict
 
 MOST_SEARCHES = 2  # of a review; more alarms usually have one reason
@@ -102,7 +102,7 @@ def search_between(job: Job, run: StepRun, head: Built, alarm: Comparison) -> Bi
         return None
     finally:
         for name in names:
-            job.sandbox.drop(bases.volumes_of(job, name))
+            bases.drop(job, name)
 
 
 @dataclass
@@ -121,6 +121,16 @@ class Search:
         return measuring.rule if measuring else RULE
 
     def done(self) -> Bisection:
+        """Whatever fails in it ends the search, never the slowdown that it is about."""
+        try:
+            return self.halved()
+        except (RepoProblem, SandboxError, CommandFailed) as error:
+            if isinstance(self.run.trouble, UNWANTED):
+                raise self.run.trouble from None
+            ends = self.base.checkout.commit, self.head.checkout.commit
+            return self.ended((), *ends, problem=f"the search failed: {error}")
+
+    def halved(self) -> Bisection:
         commits = self.head.checkout.since(self.base.checkout.commit)
         good, bad = self.base.checkout.commit, self.head.checkout.commit
         if not commits:
@@ -212,18 +222,18 @@ class Middle:
     search: Search
     commit: str
     name: str
-    volumes: str = ""
+    built: bool = False
 
     def __enter__(self) -> Built | str:
         search, job = self.search, self.search.job
         for end in (search.base, search.head):
             if end.checkout.commit == self.commit:
                 return end
-        self.volumes = bases.volumes_of(job, self.name)
+        self.built = True
         try:
             checkout = job.shop.git.at(job.asked.url, self.commit)
             made = bases.build(job, search.run, search.head.repo, checkout, name=self.name)
-        except NeedsMissing as error:
+        except (NeedsMissing, RepoProblem) as error:
             return str(error)
         except SandboxError as error:
             if isinstance(search.run.trouble, UNWANTED):
@@ -234,8 +244,8 @@ class Middle:
         return made
 
     def __exit__(self, *error: object) -> None:
-        if self.volumes:
-            self.search.job.sandbox.drop(self.volumes)
+        if self.built:
+            bases.drop(self.search.job, self.name)
 
 
 def told(one: Tried) -> str:
@@ -254,9 +264,12 @@ def named(candidate: Candidate, found: Bisection | None, job: Job) -> Candidate:
     if not found.culprit:
         said = f"It came after {found.good[:12]}, with {found.bad[:12]} at the latest ({found.problem})."
         return candidate.model_copy(update={"description": f"{candidate.description} {said}"})
-    subject = job.shop.git.at(job.asked.url, found.culprit).subject()
+    try:
+        subject = f' "{job.shop.git.at(job.asked.url, found.culprit).subject()}"'
+    except RepoProblem:
+        subject = ""
     built = len({one.commit for one in found.tried if one.outcome is not None})
-    said = f'It came with commit {found.culprit[:12]} "{subject}"'
+    said = f"It came with commit {found.culprit[:12]}{subject}"
     said += f", found by building and timing {built} of the commits between." if built else "."
     return candidate.model_copy(update={"description": f"{candidate.description} {said}"})
 

@@ -40,7 +40,7 @@ from orchestrator.services.pairs import Pair, Timed
 from orchestrator.store import comparisons, measurements, transcripts
 from orchestrator.store.comparisons import ComparisonRow
 from orchestrator.store.measurements import MeasurementRow
-from review_agents.ports import Checkout
+from review_agents.ports import Checkout, CommandFailed, RepoProblem
 from review_agents.records import (
     Benchmark,
     BenchmarkKind,
@@ -101,15 +101,17 @@ def run(
         comparing = Comparing(job, run, head, base, results, description)
         try:
             return comparing.outcome(comparing.compared())
-        except (NeedsMissing, NotCompared) as error:
+        except (NeedsMissing, NotCompared, RepoProblem) as error:
             return comparing.nothing(str(error))
+        except CommandFailed as error:
+            return comparing.nothing(f"a command that worked failed when it was timed: {error}")
         except SandboxError as error:
             if isinstance(run.trouble, UNWANTED):
                 raise run.trouble from None
             return comparing.nothing(f"the sandbox failed: {error}")
         finally:
             run.close()
-            job.sandbox.drop(bases.volumes_of(job, "base"))
+            bases.drop(job, "base")
 
     result = ProbeResult.model_validate(job.step(STEP, work))
     return {STEP: result} if result.candidates else {}

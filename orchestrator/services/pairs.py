@@ -164,13 +164,18 @@ def canary_s(end: End) -> float | str:
     """Seconds of our own fixed program, or why it gave none."""
     from review_agents.probes import figures
 
-    tried = end.stopwatch.until_good(
-        f"python3 -I /tmp/lamplighter-{CANARY}.py",
-        Environment.NONE,
-        LONGEST_RUN_S,
-        figures=lambda ran: figures.from_output(ran.output),
-    )
-    return tried[-1].reason if tried[-1].void else tried[-1].figures[CANARY]
+    try:
+        tried = end.stopwatch.until_good(
+            f"python3 -I /tmp/lamplighter-{CANARY}.py",
+            Environment.NONE,
+            LONGEST_RUN_S,
+            figures=lambda ran: figures.from_output(ran.output),
+        )
+    except CommandFailed as failed:
+        return f"the canary ended with {failed.ran.ending}"
+    if tried[-1].void:
+        return tried[-1].reason
+    return tried[-1].figures.get(CANARY, "the canary gave no time")
 
 
 # Why -----------------------------------------------------------------------------------------

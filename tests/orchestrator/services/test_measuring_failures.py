@@ -1,24 +1,26 @@
 """The step that compares base and head in a sandbox that fails, on files in a dict: no review is the worse for it."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from orchestrator.measure.records import Comparison, Estimate, Metric, Outcome, Surroundings, Unit
+from orchestrator.measure.records import Bisection, Comparison, Estimate, Metric, Outcome, Surroundings, Unit
 from orchestrator.sandbox.contract import Box, NeedsMissing, Patience, SandboxError
 from orchestrator.sandbox.fake import FakeSandbox
 from orchestrator.sandbox.stopwatch import Stopwatch, Tolerance
 from orchestrator.services import reviews, submitting, working
+from orchestrator.services.bisecting import BISECTION
 from orchestrator.services.measuring import COMPARISON, STEP, wished_for, worth_a_finding
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepRow
 from orchestrator.services.workshop import Measuring, Workshop
 from orchestrator.store import comparisons, measurements, steps, transcripts
 from orchestrator.store.session import Sessions
-from review_agents.ports import Workspace
+from review_agents.ports import RepoProblem, Workspace
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.records import (
     Benchmark,
@@ -34,9 +36,10 @@ from review_agents.records import (
     ToolCall,
     Verdict,
 )
-from tests.support.tiny import FIRST, SECOND, TinyGit, tiny_shop
+from tests.support.tiny import FIRST, SECOND, TinyCheckout, TinyGit, tiny_shop
 
 PACKAGE = "x = 1\n"
+MIDDLE = "3" * 40  # between the first commit and the second
 FILES = {
     "README.md": "It says hello.\n",
     "pack/__init__.py": PACKAGE,
@@ -64,6 +67,55 @@ def answer(command: str) -> Ran:
     if "canary" in command:
         return Ran(exit=0, seconds=0.2, head="canary: 0.015 s\n")
     return Ran(exit=0, seconds=0.5, user_s=0.5, peak_bytes=50 << 20)
+
+
+class Slowly:
+    """The box, in which the head's sessions, and those of whatever stands in its place, take twice as long."""
+
+    def __init__(self, box: Box):
+        self._box = box
+        self.name = box.name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._box, name)
+
+    def run(self, command: str, **given: Any) -> Ran:
+        ran = self._box.run(command, **given)
+        slow = "-head." in self.name and "canary" not in command
+        return ran.model_copy(update={"seconds": 2 * ran.seconds}) if slow else ran
+
+
+class LongCheckout(TinyCheckout):
+    def since(self, earlier: str) -> tuple[str, ...]:
+        return (MIDDLE, self.commit)
+
+    def changed(self, since: str) -> tuple[str, ...]:
+        return ("pack/walk.c",)
+
+
+@dataclass
+class LongGit(TinyGit):
+    """With a commit between the two; those that are `lost` cannot be read."""
+
+    lost: set[str] = field(default_factory=set)
+
+    def at(self, url: str, commit: str) -> TinyCheckout:
+        if commit in self.lost:
+            raise RepoProblem(f"git could not look for {commit[:12]}")
+        super().at(url, commit)
+        return LongCheckout(commit, self.commits[commit], self.folder)
+
+
+def slowed(shop: Workshop) -> Workshop:
+    """As if the second commit were slow, and perhaps the one before it."""
+
+    def stopwatch(box: Box, patience: Patience) -> Stopwatch:
+        return Stopwatch(Slowly(box), patience=Patience(0), tolerance=Tolerance(2, 2))  # type: ignore[arg-type]
+
+    assert shop.measuring is not None
+    commits = {FIRST: FILES, MIDDLE: FILES, SECOND: FILES}
+    git = LongGit(shop.git.folder, commits=commits)  # type: ignore[attr-defined]
+    return replace(shop, git=git, measuring=replace(shop.measuring, stopwatch=stopwatch))
 
 
 @pytest.fixture
@@ -167,6 +219,95 @@ def test_a_disturbed_machine_gives_the_verdict_contaminated_and_no_number(shop: 
         (night,) = measurements.of_review(db, page.row.id)
     assert (row.verdict, row.ratio, night.median) == (Verdict.CONTAMINATED, None, None)
     assert "before the first session" in night.note
+
+
+@pytest.mark.parametrize("output", ["", "canary: broken\n"])
+def test_a_canary_that_gives_no_time_is_the_reason_for_no_number(shop: Workshop, output: str) -> None:
+    def dead_canary(command: str) -> Ran:
+        return Ran(exit=0 if output else 127, head=output) if "canary" in command else answer(command)
+
+    shop.sandbox.script = dead_canary  # type: ignore[union-attr]
+    step = compared(shop)
+    assert step.summary.endswith("contaminated") and "before the first session: the canary" in step.reason
+
+
+def test_git_that_fails_before_anything_is_built_is_the_step_s_reason(shop: Workshop, monkeypatch: pytest.MonkeyPatch):
+    def failing(self: TinyCheckout, since: str) -> tuple[str, ...]:
+        raise RepoProblem("git could not compare commits")
+
+    monkeypatch.setattr(TinyCheckout, "changed", failing)
+    assert compared(shop).reason == "git could not compare commits"
+
+
+@dataclass
+class ComparedStep:
+    row: StepRow
+    bisections: tuple[Bisection, ...]
+
+
+def confirmed(page: ReviewPage, shop: Workshop) -> ComparedStep:
+    """What the step of a slowed review says, and the steps of series that it keeps."""
+    with shop.sessions.reading() as db:
+        rows = comparisons.change_points(db, page.row.repo_id)
+        return ComparedStep(step_of(page), tuple(BISECTION.validate_python(row.bisection) for row in rows))
+
+
+def test_a_slowdown_is_confirmed_and_its_commit_named(shop: Workshop) -> None:
+    shop = slowed(shop)
+    reviewed(shop, FIRST)
+    page = reviewed(shop, SECOND)
+    found = confirmed(page, shop)
+    assert found.row.summary == f"against {FIRST[:12]}: 1 slower, 1 no change"
+    (bisection,) = found.bisections
+    assert (bisection.culprit, bisection.problem) == (MIDDLE, "")
+
+
+@pytest.mark.parametrize("broken", ["since", "middle", "subject"])
+def test_git_that_fails_in_a_bisection_leaves_the_slowdown_confirmed(
+    shop: Workshop, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: TinyCheckout, *given: str) -> Any:
+        raise RepoProblem("git could not do it")
+
+    shop = slowed(shop)
+    reviewed(shop, FIRST)
+    if broken == "middle":
+        shop.git.lost.add(MIDDLE)  # type: ignore[attr-defined]
+    else:
+        monkeypatch.setattr(LongCheckout, broken, failing)
+    page = reviewed(shop, SECOND)
+    found = confirmed(page, shop)
+    assert found.row.summary == f"against {FIRST[:12]}: 1 slower, 1 no change"
+    (finding,) = page.findings
+    (bisection,) = found.bisections
+    if broken == "subject":
+        assert f"It came with commit {MIDDLE[:12]}, found by" in finding.description
+    else:
+        assert bisection.culprit == "" and bisection.problem
+        assert f"It came after {FIRST[:12]}, with {SECOND[:12]} at the latest" in finding.description
+
+
+@pytest.mark.parametrize("where", ["prepare", "open", "run"])
+def test_a_box_that_dies_in_a_bisection_leaves_the_slowdown_confirmed(shop: Workshop, where: str) -> None:
+    shop = slowed(shop)
+    reviewed(shop, FIRST)
+    sandbox = shop.sandbox
+    assert isinstance(sandbox, FakeSandbox)
+    plain = sandbox.called
+
+    def dying(method: str, about: str) -> None:
+        bisecting = any("bisect" in box or "install-middle" in box for box in sandbox.boxes) or "middle" in about
+        if method == where and bisecting:
+            raise SandboxError("the engine is away")
+        plain(method, about)
+
+    sandbox.called = dying  # type: ignore[method-assign]
+    page = reviewed(shop, SECOND)
+    found = confirmed(page, shop)
+    assert found.row.summary == f"against {FIRST[:12]}: 1 slower, 1 no change"
+    (bisection,) = found.bisections
+    assert bisection.culprit == "" and bisection.problem
+    assert [one.title for one in page.findings] == [f"first is slower by 100% since {FIRST[:12]}"]
 
 
 def test_the_same_commit_is_built_once_and_marked_as_equal_code(shop: Workshop) -> None:
