@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -193,8 +193,8 @@ def as_trainer(told: dict[str, Any], texts: Path) -> int:
         stamps.append(time.monotonic())
         print(json.dumps({"step": one.step, "texts": seen[-1], "loss": one.loss}), flush=True)
 
-    session.train(Path(told["out"]), told=line, log_every=1)
-    session.close()
+    with closing(session):
+        session.train(Path(told["out"]), told=line, log_every=1)
     weights = torch.cat([weight.detach().flatten() for weight in session.learner.module.parameters()])
     torch.save(weights, Path(told["out"]) / "weights.pt")
     tokens = [sum(len(sample.tokens) for sample in session.samples if sample.id in ids) for ids in seen]

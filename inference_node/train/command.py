@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,11 +102,11 @@ def run(
         )  # fmt: skip
     else:
         session = Session.open(chosen, texts, model, device=device, weights=weights, mask_id=mask_id, held_out=held_out)
-    typer.echo(session.told())
-    last = session.train(out, look_every=look_every, told=lambda line: typer.echo(_line(line)))
-    folder = session.export(out / "drafter", form, last)
+    with closing(session):
+        typer.echo(session.told())
+        last = session.train(out, look_every=look_every, told=lambda line: typer.echo(_line(line)))
+        folder = session.export(out / "drafter", form, last)
     typer.echo(f"drafter: {folder}")
-    session.close()
 
 
 def _line(line: Line) -> str:

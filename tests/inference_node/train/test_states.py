@@ -11,6 +11,7 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
+from typer.testing import CliRunner
 
 from inference_node.engine.engine import Engine
 from inference_node.lab.serving import Background, served
@@ -22,6 +23,8 @@ from inference_node.server.app import create_app
 from inference_node.settings import Settings
 from inference_node.train import arm as arms
 from inference_node.train import run
+from inference_node.train import sample as samples
+from inference_node.train.command import app
 from inference_node.train.features import LocalTarget
 from inference_node.train.session import Session
 from inference_node.train.states import RemoteTarget
@@ -206,6 +209,19 @@ def test_a_run_whose_node_goes_away_ends_with_the_weights_of_one_whose_node_stay
         assert torch.equal(weight, dict(cut.learner.module.named_parameters())[name]), name
     assert [line.step for line in run.read_log(tmp_path / "cut")] == [1, 2, 3, 4, 5]
     assert any("does not answer" in text for text in heard) and heard[-1] == "the node answers again"
+
+
+def test_a_run_that_fails_leaves_nothing_fetching(node, fabricated, tmp_path: Path) -> None:
+    samples.write(tmp_path / "texts.jsonl", SAMPLES)
+    (tmp_path / "arm.toml").write_text("block = 4\nrows = 160\nanchors = 16\nsteps = 2\ntaps = [0, 2]\n")
+    (tmp_path / "out").write_text("a file where the run's folder would be")
+    before = set(threading.enumerate())
+    options = ["--data", str(tmp_path / "texts.jsonl"), "--model", str(fabricated(FAMILY).target), "--states", node[0]]
+    options += ["--out", str(tmp_path / "out"), "--held-out", "0", "--device", "cpu"]
+    result = CliRunner().invoke(app, ["run", str(tmp_path / "arm.toml"), *options])
+    assert isinstance(result.exception, OSError), result.output
+    left = {thread for thread in threading.enumerate() if thread.name.startswith("states")} - before
+    assert not left
 
 
 def test_an_arm_that_does_not_fit_is_refused_before_anything_is_loaded(node, fabricated) -> None:
