@@ -33,21 +33,28 @@ def slot_loss(
     return (log_p.exp() * (log_p - log_q)).sum(-1), ce
 
 
-def slot_weight(arm: Arm, wanted: torch.Tensor, masked: torch.Tensor, ce: torch.Tensor) -> torch.Tensor:
-    """[N, B] fp32, no gradient; zero where a slot is not wanted.
+def slot_weight(
+    arm: Arm, wanted: torch.Tensor, masked: torch.Tensor, ce: torch.Tensor, sayable: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[N, B] fp32, no gradient; zero where a slot is not wanted, and where the drafter has no id for it.
+
+    sayable [N, B]: slots whose label is in the drafter's vocabulary. The others keep their place in a block: what comes
+    behind one of them is reached only as often as smoothing says.
 
     exp: exp(-(k - 1) / lambda) for the k-th masked slot. dpace: the expected number of further accepted tokens that
     hang on the slot, from the drafter's own probability of each label, smoothed (arXiv 2605.18810).
     """
+    sayable = torch.ones_like(wanted) if sayable is None else sayable
+    counts = wanted & sayable
     if arm.weighting == "none":
-        return wanted.to(torch.float32)
+        return counts.to(torch.float32)
     if arm.weighting == "exp":
-        order = (masked & wanted).to(torch.float32).cumsum(-1)  # 1 at the first slot that counts
-        return torch.exp(-(order - 1) / arm.slots_to_e) * wanted
+        order = (masked & wanted).to(torch.float32).cumsum(-1)  # 1 at the first slot that is wanted
+        return torch.exp(-(order - 1) / arm.slots_to_e) * counts
     with torch.no_grad():
-        sure = (1 - arm.smoothing) * torch.exp(-ce) + arm.smoothing
+        sure = (1 - arm.smoothing) * torch.exp(-ce) * sayable + arm.smoothing
         reach = torch.where(wanted, sure, torch.ones_like(sure)).cumprod(-1) * wanted
-        return reach.flip(-1).cumsum(-1).flip(-1) * wanted
+        return reach.flip(-1).cumsum(-1).flip(-1) * counts
 
 
 def weighted_mean(loss: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

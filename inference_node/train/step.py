@@ -109,12 +109,12 @@ class Learner:
         labels = batch.labels
         if self.vocabulary is not None:
             labels = self.vocabulary.row_of.to(labels.device)[labels]
-        wanted = batch.wanted & (labels >= 0)
+        sayable = labels >= 0
         before = (batch.place - 1).clamp(min=0)  # the target's state there says what comes at the slot's place
         teacher = None if last is None or self.arm.loss == "data" else last[before]
         loss, ce, best = self._slots(hidden, labels, teacher, batch)
-        weight = slot_weight(self.arm, wanted, batch.masked, ce.detach())
-        right = (best == labels) & wanted
+        weight = slot_weight(self.arm, batch.wanted, batch.masked, ce.detach(), sayable)
+        right = (best == labels) & batch.wanted  # a best row is never -1
         # What the drafter cannot say counts as wrong here, not as absent.
         whole = batch.wanted[:, 1:].all(-1)
         prefix = (right[:, 1:] & whole[:, None]).long().cumprod(-1).sum(0)

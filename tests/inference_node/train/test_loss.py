@@ -56,6 +56,20 @@ def test_dpace_weighs_a_slot_by_how_much_hangs_on_it() -> None:
     assert torch.allclose(slot_weight(arm(weighting="dpace"), wanted, MASKED[:1], -q.log()), expected)
 
 
+def test_a_slot_that_the_drafter_cannot_say_keeps_its_place_and_counts_for_nothing() -> None:
+    """Known trap: left out of the block, it was certain for D-PACE and moved the later slots forward in exp."""
+    q = torch.tensor([[1.0, 0.5, 0.25, 0.8, 0.9]])
+    wanted = torch.tensor([[False, True, True, True, False]])
+    sayable = torch.tensor([[True, True, False, True, True]])
+    s = [0.75, 0.5, 0.9]  # the second: nothing of its own, smoothing alone
+    reach = [s[0], s[0] * s[1], s[0] * s[1] * s[2]]
+    dpace = slot_weight(arm(weighting="dpace"), wanted, MASKED[:1], -q.log(), sayable)
+    assert torch.allclose(dpace, torch.tensor([[0.0, sum(reach), 0.0, reach[2], 0.0]]))
+    exp = slot_weight(arm(weighting="exp", block=8), wanted, MASKED[:1], -q.log(), sayable)
+    assert torch.allclose(exp, torch.tensor([[0, 1, 0, math.exp(-2 / 4), 0]]))
+    assert slot_weight(arm(weighting="none"), wanted, MASKED[:1], -q.log(), sayable).tolist() == [[0, 1, 0, 1, 0]]
+
+
 def test_weight_slides_to_later_slots_as_early_ones_become_sure() -> None:
     def share_of_last(first: float) -> float:
         q = torch.tensor([[1.0, first, first, 0.5, 0.5]])
