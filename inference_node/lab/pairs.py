@@ -211,7 +211,7 @@ def timed(target: Target, held: Sequence[Sample], *, draft: bool = True) -> Spee
     """Answers to the texts' prompts, as long as the texts; the first one warms up."""
     counts: list[tuple[int, int, float]] = []
     for sample in [held[0], *held]:
-        first, end = sample.supervised[0]
+        first, end = sample.answer
         answer, seconds = evaluate.timed(target, sample.tokens[:first], most=end - first, draft=draft)
         counts.append((len(answer.tokens), answer.all_cycles, seconds))
     tokens, cycles, seconds = (sum(column) for column in zip(*counts[1:], strict=True))

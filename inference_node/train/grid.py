@@ -21,7 +21,7 @@ from inference_node.train.judge import judge
 from inference_node.train.provenance import provenance
 from inference_node.train.replay import replay
 from inference_node.train.run import Line
-from inference_node.train.sample import Sample, digest
+from inference_node.train.sample import Sample, check_answers, digest
 from inference_node.train.session import Session
 from inference_node.train.statistics import Cost, Counts
 from inference_node.train.step import Learner
@@ -48,6 +48,7 @@ def run_grid(
 
     until: a time.monotonic() after which nothing more is begun. looks: at tau, evenly over a run.
     """
+    check_answers(held)
     found = []
     for seed in range(seeds):
         for arm in arms:

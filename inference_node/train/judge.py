@@ -20,7 +20,7 @@ from inference_node.train.evaluate import Decoded, Forced
 from inference_node.train.features import LocalTarget
 from inference_node.train.provenance import provenance
 from inference_node.train.replay import replay
-from inference_node.train.sample import Sample, digest
+from inference_node.train.sample import Sample, check_answers, digest
 from inference_node.train.statistics import Cost, Estimate
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget
@@ -114,6 +114,7 @@ def judge(
     """
     if not samples:
         raise NodeError("There is no text to judge the drafter on.")
+    check_answers(samples)
     source = LocalTarget(target.module, learner.arm.tapped(target.shape.layers), last=False)
     rows = max(learner.arm.rows, max(len(sample.tokens) for sample in samples))
     # As it is served, whatever it was trained with: the text's own tokens behind an anchor, every other slot masked.
@@ -127,7 +128,8 @@ def judge(
     served = evaluate.pair(target, learner) if loop else None
     for number, sample in enumerate(samples[:loop]):
         assert served is not None
-        prompt, most = sample.tokens[: sample.supervised[0][0]], sample.supervised[0][1] - sample.supervised[0][0]
+        first, end = sample.answer
+        prompt, most = sample.tokens[:first], end - first
         looped.append(evaluate.decode(served, prompt, most=most))
         if number < identical:
             same += evaluate.decode(served, prompt, most=most, draft=False).tokens == looped[-1].tokens

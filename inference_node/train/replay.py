@@ -14,7 +14,7 @@ import torch
 from inference_node.train.batch import Batch
 from inference_node.train.evaluate import Decoded
 from inference_node.train.features import Source, packed
-from inference_node.train.sample import Sample
+from inference_node.train.sample import Sample, check_answers
 from inference_node.train.step import Learner, precision
 
 TOGETHER = 32
@@ -23,7 +23,8 @@ TOGETHER = 32
 
 @torch.no_grad()
 def replay(learner: Learner, source: Source, samples: Sequence[Sample]) -> list[Decoded]:
-    """Cycles over each sample's first supervised range, in the samples' order."""
+    """Cycles over each sample's first supervised range, in the samples' order. Raises NodeError for one without."""
+    check_answers(samples)
     learner.module.eval()
     found: list[Decoded] = []
     rows = max(learner.arm.rows, max((len(sample.tokens) for sample in samples), default=0))
@@ -37,8 +38,8 @@ def _together(learner: Learner, source: Source, samples: Sequence[Sample], rows:
     device, block = learner.head.device, learner.arm.block
     base, starts = _packed(samples, rows, block)
     feature, _ = packed(source.states(samples), rows)
-    ends = [start + sample.supervised[0][1] for start, sample in zip(starts, samples, strict=True)]
-    firsts = [start + sample.supervised[0][0] - 1 for start, sample in zip(starts, samples, strict=True)]
+    ends = [start + sample.answer[1] for start, sample in zip(starts, samples, strict=True)]
+    firsts = [start + sample.answer[0] - 1 for start, sample in zip(starts, samples, strict=True)]
     at = list(firsts)
     accepted: list[list[int]] = [[] for _ in samples]
     tokens = base.tokens.tolist()

@@ -34,6 +34,25 @@ class Sample:
         """Places whose tokens are supervised."""
         return [place for first, end in self.supervised for place in range(first, end)]
 
+    @property
+    def answer(self) -> tuple[int, int]:
+        """The first supervised range: what came behind the prompt. Raises NodeError where there is no such thing."""
+        if not self.supervised or self.supervised[0][0] == 0:
+            missing = "prompt before its first supervised token" if self.supervised else "supervised token"
+            raise NodeError(f'Sample "{self.id}" has no {missing}, so no answer can be judged on it. Take it out.')
+        return self.supervised[0]
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Raises NodeError as `answer` does."""
+        return self.tokens[: self.answer[0]]
+
+
+def check_answers(samples: Iterable[Sample]) -> None:
+    """That each is a prompt with an answer, before anything is computed on them. Raises NodeError."""
+    for sample in samples:
+        _ = sample.answer
+
 
 def read(path: Path) -> list[Sample]:
     """Raises NodeError naming the line."""

@@ -19,7 +19,7 @@ from inference_node.train.features import LocalTarget, Source
 from inference_node.train.memory import Memory, predicted
 from inference_node.train.provenance import provenance
 from inference_node.train.run import Line, Look, Told
-from inference_node.train.sample import Sample, digest
+from inference_node.train.sample import Sample, check_answers, digest
 from inference_node.train.states import RemoteTarget
 from inference_node.train.step import Learner
 from inference_node.train.target import OpenTarget, open_target, usual_device
@@ -101,6 +101,7 @@ class Session:
         if held_out >= len(samples):
             raise NodeError(f"--held-out {held_out} leaves nothing of {len(samples)} samples to train on.")
         held, rest = samples[:held_out], samples[held_out:]
+        check_answers(held)
         source = source or LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
         flex = target.device.type == "cuda" if flex is None else flex
         learner = running.new_learner(arm, target.shape, source, rest, target.device, flex=flex)
@@ -158,8 +159,7 @@ class Session:
     def look(self, learner: Learner) -> float:
         """tau of the real loop over the prompts that were kept back, greedy."""
         served = evaluate.pair(self.target, learner)
-        prompts = [sample.tokens[: sample.supervised[0][0]] for sample in self.held]
-        return evaluate.tau(evaluate.decode(served, prompt, most=LOOK_TOKENS) for prompt in prompts if prompt)
+        return evaluate.tau(evaluate.decode(served, sample.prompt, most=LOOK_TOKENS) for sample in self.held)
 
     def export(self, folder: Path, form: str, last: Line) -> Path:
         """The drafter's files, with what they came from."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ KEYS = {"block": 4, "rows": 128, "anchors": 8, "taps": two_boxes.TAPS, "steps": 
 
 
 def test_a_pulled_cable_changes_nothing_and_a_wrong_model_gets_nothing(fabricated, tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("two boxes need root and ip (apt-get install iproute2)")
     model = fabricated("qwen3").target
     other = tmp_path / "other"
     other.mkdir()
@@ -29,6 +33,8 @@ def test_a_pulled_cable_changes_nothing_and_a_wrong_model_gets_nothing(fabricate
     try:
         made.make()
     except NodeError as error:
+        if "Operation not permitted" not in str(error):
+            raise
         pytest.skip(str(error))
     try:
         made.limit(20)

@@ -41,6 +41,7 @@ def test_every_operation_answers_as_its_document_says(document: schemathesis.Bas
     operations = [found.ok() for found in document.get_all_operations()]
     assert len(operations) >= 10
     seen: Counter[int] = Counter()
+    well: Counter[str] = Counter()  # 200s of each operation that takes a body
     for operation in operations:
 
         @given(case=operation.as_strategy(generation_mode=mode), data=st.data())
@@ -55,13 +56,17 @@ def test_every_operation_answers_as_its_document_says(document: schemathesis.Bas
             if isinstance(case.body, dict) and mode is GenerationMode.POSITIVE:
                 # With all fields random at once nearly every request is refused for the first of them.
                 optional = sorted(set(case.body) - {"messages", "prompt", "tokens"})
-                kept = data.draw(st.sets(st.sampled_from(optional), max_size=3)) if optional else set()
+                kept = data.draw(st.sets(st.sampled_from(optional), max_size=2)) if optional else set()
                 case.body = {name: value for name, value in case.body.items() if name not in optional or name in kept}
                 case.body.pop("model", None)
-            seen[case.call_and_validate(checks=CHECKS, timeout=20).status_code] += 1
+            status = case.call_and_validate(checks=CHECKS, timeout=20).status_code
+            seen[status] += 1
+            if operation.method == "post":
+                well[operation.path] += status == 200
 
         try:
             answers()
         except Unsatisfiable:  # an operation without parameters has nothing that could be broken
             assert mode is GenerationMode.NEGATIVE
-    assert mode is GenerationMode.NEGATIVE or seen[200] > 10, seen
+    if mode is GenerationMode.POSITIVE:
+        assert seen[200] > 20 and len(well) >= 4 and min(well.values()) >= 3, (seen, well)

@@ -148,6 +148,19 @@ def test_results_of_other_texts_are_refused(opened, texts, done) -> None:
         go(opened("llama"), texts[1:], done[0])
 
 
+@pytest.mark.parametrize("supervised", [(), ((0, 8),)])
+def test_a_held_text_that_nothing_can_be_judged_on_is_named_before_anything_is_trained(
+    opened, texts, tmp_path: Path, supervised: tuple
+) -> None:
+    """Known trap: a range that begins at 0 drafted from the text that stands before it in the row."""
+    held = [*texts[:3], Sample("odd", texts[3].tokens, supervised)]
+    with pytest.raises(NodeError, match='"odd" has no'):
+        go(opened("llama"), [*held, *texts[4:]], tmp_path)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(NodeError, match='"odd" has no'):
+        Session.over(opened("llama"), arms.made({**TINY, "steps": 1}), [*held, *texts[4:]], held_out=4)
+
+
 def test_when_time_has_ended_nothing_is_begun(opened, texts, tmp_path: Path) -> None:
     assert go(opened("llama"), texts, tmp_path, until=time.monotonic() - 1) == [] and not list(tmp_path.iterdir())
 

@@ -47,6 +47,16 @@ def test_a_text_that_loops_is_cut_where_it_begins_to_say_itself_again() -> None:
     assert without_loop([*told, *loop], 0) == [*told, *loop]
 
 
+def test_a_sample_without_a_prompt_or_an_answer_is_named_before_it_is_judged_on() -> None:
+    good = Sample("good", (1, 2, 3, 4), ((2, 4),))
+    samples.check_answers([good])
+    assert good.prompt == (1, 2) and good.answer == (2, 4)
+    with pytest.raises(NodeError, match='"bare" has no supervised token'):
+        samples.check_answers([good, Sample("bare", (1, 2), ())])
+    with pytest.raises(NodeError, match='"early" has no prompt'):
+        samples.check_answers([good, Sample("early", (1, 2), ((0, 2),))])
+
+
 def test_what_a_prompt_repeats_is_no_loop() -> None:
     prompt = [*range(20), *range(20)]
     assert without_loop([*prompt, *range(50, 60)], len(prompt)) == [*prompt, *range(50, 60)]
