@@ -16,6 +16,7 @@ from orchestrator.measure.verdict import Compared, Void
 from orchestrator.sandbox.contract import NeedsMissing, SandboxError
 from orchestrator.services import bases, histories, pairs
 from orchestrator.services.bases import Built
+from orchestrator.services.histories import CHANGE_POINT
 from orchestrator.services.job import UNWANTED, Job, StepRun
 from orchestrator.store import comparisons
 from orchestrator.store.comparisons import ChangePointRow
@@ -24,7 +25,6 @@ from review_agents.records import Candidate, Verdict
 
 MOST_SEARCHES = 2  # of a review; more alarms usually have one reason
 BISECTION = TypeAdapter(Bisection)
-CHANGE_POINT = TypeAdapter(ChangePoint)
 
 
 def searched(job: Job, run: StepRun, head: Built, base: Built, alarms: Sequence[Comparison]) -> dict[str, Bisection]:
@@ -41,32 +41,38 @@ def searched(job: Job, run: StepRun, head: Built, base: Built, alarms: Sequence[
     return found
 
 
-def of_series(
-    job: Job, run: StepRun, head: Built, found: Sequence[Comparison]
-) -> tuple[list[Comparison], dict[str, Bisection]]:
-    """The largest slowdown that the nights show and that has no name yet, for example of a night without a verdict.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A step of a series to be kept, and what became of the search for its commit."""
 
-    Returned as the comparison that its two ends would have been, with what became of the search.
+    point: ChangePoint
+    search: Bisection | None
+
+
+def of_series(job: Job, run: StepRun, head: Built, found: Sequence[Comparison]) -> list[Found]:
+    """The largest slowdown that the nights show and nobody has searched for, as after a night without a verdict.
+
+    Its commit is looked for between those of its two nights.
     """
-    unnamed = []
+    if not job.shop.settings.bisect_minutes:
+        return []
     with job.shop.sessions.reading() as db:
-        known = {(row.name, row.to_commit) for row in comparisons.change_points(db, job.asked.repo_id)}
-        named = {(row.name, row.culprit) for row in comparisons.change_points(db, job.asked.repo_id)}
+        kept = comparisons.change_points(db, job.asked.repo_id)
         every = histories.series_of(db, job.asked.repo_id)
     by_name = {one.name: one for one in found}
-    for series in every:
-        for point in change_points(series):
-            commits = {(point.name, point.from_commit), (point.name, point.to_commit)}
-            if point.name in by_name and point.ratio > 1 and not commits & (known | named):
-                unnamed.append(point)
-    unnamed = [point for point in unnamed if point.from_commit != point.to_commit]
-    if not unnamed or not job.shop.settings.bisect_minutes:
-        return [], {}
-    point = max(unnamed, key=lambda one: one.ratio)
-    alarm = as_comparison(by_name[point.name], point)
+    unknown = [
+        point
+        for series in every
+        if series.name in by_name
+        for point in change_points(series)
+        if point.ratio > 1 and point.from_commit != point.to_commit and histories.known(point, kept) is None
+    ]
+    if not unknown:
+        return []
+    point = max(unknown, key=lambda one: one.ratio)
     run.log.write(f"{point.name}: the nights show a step of {point.ratio:.2f} that has no name yet\n")
-    search = search_between(job, run, head, alarm)
-    return ([alarm], {alarm.name: search}) if search else ([], {})
+    search = search_between(job, run, head, as_comparison(by_name[point.name], point))
+    return [Found(point, search)] if search else []
 
 
 def as_comparison(one: Comparison, point: ChangePoint) -> Comparison:
@@ -274,42 +280,52 @@ def named(candidate: Candidate, found: Bisection | None, job: Job) -> Candidate:
     return candidate.model_copy(update={"description": f"{candidate.description} {said}"})
 
 
-def keep(db: Database, job: Job, alarms: Sequence[Comparison], found: Mapping[str, Bisection], now: datetime) -> None:
-    """A confirmed slowdown is a step of its series, with the commit that a search named."""
-    for one in alarms:
-        best = one.outcome.best
-        if best is None:
-            continue
-        search = found.get(one.name)
+def of_tonight(alarms: Sequence[Comparison], searched: Mapping[str, Bisection], now: datetime) -> list[Found]:
+    """Slowdowns that this review confirmed, as steps that came with this night."""
+    return [
+        Found(
+            ChangePoint(
+                name=one.name,
+                unit=str(one.metric.unit),
+                machine_key=one.machine_key,
+                from_commit=one.base_commit,
+                to_commit=one.head_commit,
+                from_at=now,
+                to_at=now,
+                before=best.base,
+                after=best.head,
+                ratio=best.ratio,
+                points_after=1,
+            ),
+            searched.get(one.name),
+        )
+        for one in alarms
+        if (best := one.outcome.best) is not None
+    ]
+
+
+def keep(db: Database, job: Job, steps: Sequence[Found], now: datetime) -> None:
+    """Each with the commits that its search left, and the nights that it was seen between."""
+    for one in steps:
+        point, search = one.point, one.search
+        if search is not None:
+            point = replace(point, from_commit=search.good, to_commit=search.bad)
         same = (
             ChangePointRow.repo_id == job.asked.repo_id,
-            ChangePointRow.name == one.name,
-            ChangePointRow.machine_key == one.machine_key,
-            ChangePointRow.to_commit == (search.bad if search else one.head_commit),
+            ChangePointRow.name == point.name,
+            ChangePointRow.machine_key == point.machine_key,
+            ChangePointRow.to_commit == point.to_commit,
         )
         db.execute(delete(ChangePointRow).where(*same), execution_options={"synchronize_session": False})
-        point = ChangePoint(
-            name=one.name,
-            unit=str(one.metric.unit),
-            machine_key=one.machine_key,
-            from_commit=search.good if search else one.base_commit,
-            to_commit=search.bad if search else one.head_commit,
-            from_at=now,
-            to_at=now,
-            before=best.base,
-            after=best.head,
-            ratio=best.ratio,
-            points_after=1,
-        )
         db.add(
             ChangePointRow(
                 repo_id=job.asked.repo_id,
-                name=one.name,
-                machine_key=one.machine_key,
+                name=point.name,
+                machine_key=point.machine_key,
                 from_commit=point.from_commit,
                 to_commit=point.to_commit,
                 found_at=now,
-                ratio=best.ratio,
+                ratio=point.ratio,
                 culprit=search.culprit if search else "",
                 body=CHANGE_POINT.dump_python(point, mode="json"),
                 bisection=BISECTION.dump_python(search, mode="json") if search else None,

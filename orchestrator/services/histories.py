@@ -1,10 +1,11 @@
 """What a repo's nights say together: series on one machine key each, the steps in them, and our own false alarms."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
+from pydantic import TypeAdapter
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from review_agents.records import Verdict
 
 NEWEST = 10_000  # nights of a repo that are looked at
 NIGHTS = timedelta(days=30)
+CHANGE_POINT = TypeAdapter(ChangePoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +81,32 @@ def steps(shop: Workshop, repo_id: UUID) -> tuple[Step, ...]:
     with shop.sessions.reading() as db:
         every = series_of(db, repo_id)
         confirmed = comparisons.change_points(db, repo_id)
-    known = {(row.name, row.machine_key): row for row in reversed(confirmed)}
+    left = {row.id: row for row in confirmed}
     found: list[Step] = []
     for one in every:
         for point in change_points(one):
-            row = known.pop((one.name, one.machine_key), None) if belongs(point, one, known) else None
+            row = known(point, left.values())
+            if row is not None:
+                del left[row.id]
             found.append(Step(narrowed(point, row), row.culprit if row else ""))
-    found += [Step(read(row), row.culprit) for row in known.values()]
+    found += [Step(read(row), row.culprit) for row in left.values()]
     return tuple(sorted(found, key=lambda step: step.point.to_at, reverse=True))
 
 
-def belongs(point: ChangePoint, one: Series, known: dict[tuple[str, str], ChangePointRow]) -> bool:
-    """Whether the confirmed step of that series is this one: it lies within the same nights."""
-    row = known.get((one.name, one.machine_key))
-    return row is not None and point.from_at <= row.found_at <= point.to_at
+def known(point: ChangePoint, rows: Iterable[ChangePointRow]) -> ChangePointRow | None:
+    """The confirmed step that this one of a series is; the newest where several are."""
+    return next((row for row in rows if belongs(point, row)), None)
+
+
+def belongs(point: ChangePoint, row: ChangePointRow) -> bool:
+    """Whether both are of one series and came in the same nights.
+
+    A step comes after `from_at`, and at `to_at` at the latest; one that a review confirmed itself came with that night.
+    """
+    if (row.name, row.machine_key) != (point.name, point.machine_key):
+        return False
+    other = read(row)
+    return point.from_at < other.to_at <= point.to_at or other.from_at < point.to_at <= other.to_at
 
 
 def narrowed(point: ChangePoint, row: ChangePointRow | None) -> ChangePoint:
@@ -101,8 +115,6 @@ def narrowed(point: ChangePoint, row: ChangePointRow | None) -> ChangePoint:
 
 
 def read(row: ChangePointRow) -> ChangePoint:
-    from orchestrator.services.bisecting import CHANGE_POINT
-
     return CHANGE_POINT.validate_python(row.body)
 
 

@@ -371,7 +371,7 @@ class Comparing:
         alarms = [one for one in found if not one.same_code and worth_a_finding(one)]
         candidates = tuple(slower(one, self.head) for one in alarms)
         searched = bisecting.searched(self.job, self.run, self.head, self.base, alarms) if alarms else {}
-        earlier, searched_earlier = ([], {}) if alarms else bisecting.of_series(self.job, self.run, self.head, found)
+        earlier = [] if alarms else bisecting.of_series(self.job, self.run, self.head, found)
         if searched:
             candidates = tuple(
                 bisecting.named(candidate, searched.get(one.name), self.job)
@@ -411,8 +411,7 @@ class Comparing:
 
         def also(db: Database) -> None:
             keep(db, self.job, found, self.around, now)
-            bisecting.keep(db, self.job, alarms, searched, now)
-            bisecting.keep(db, self.job, earlier, searched_earlier, now)
+            bisecting.keep(db, self.job, [*bisecting.of_tonight(alarms, searched, now), *earlier], now)
 
         return StepOutcome(result.model_dump(mode="json"), summary=summary, reason=reason[:1000], also=also)
 

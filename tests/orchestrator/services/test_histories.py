@@ -9,7 +9,8 @@ import pytest
 
 from orchestrator.measure.records import Bisection, ChangePoint
 from orchestrator.services import histories
-from orchestrator.services.bisecting import BISECTION, CHANGE_POINT
+from orchestrator.services.bisecting import BISECTION
+from orchestrator.services.histories import CHANGE_POINT
 from orchestrator.services.workshop import Workshop
 from orchestrator.store.comparisons import ChangePointRow, ComparisonRow
 from orchestrator.store.measurements import MeasurementRow
@@ -104,14 +105,37 @@ def test_what_a_review_confirmed_last_night_is_a_step_before_the_series_shows_it
     assert (step.culprit, step.point.to_at) == ("c1", at)
 
 
-def confirmed(shop: Workshop, repo_id: UUID, point: ChangePoint) -> None:
-    found = Bisection(point.name, point.from_commit, point.to_commit, culprit=point.to_commit)
+def test_a_step_confirmed_earlier_stays_when_a_later_one_is(shop: Workshop, repo_id: UUID) -> None:
+    for day in (1, 8):
+        at = START + timedelta(days=day)
+        confirmed(shop, repo_id, ChangePoint("bench", "s", "k", f"c{day}a", f"c{day}b", at, at, 1.0, 1.3, 1.3, 1))
+    assert [step.culprit for step in histories.steps(shop, repo_id)] == ["c8b", "c1b"]
+    for day, value in enumerate([1.0, 1.01, 0.99, 1.0, 1.3, 1.31, 1.29, 1.3, 1.7, 1.69, 1.71]):
+        night(shop, repo_id, day, value)
+    found = [(step.culprit, step.point.to_at) for step in histories.steps(shop, repo_id)]
+    days = [START + timedelta(days=day) for day in (8, 4, 1)]
+    assert found == list(zip(["c8b", "", "c1b"], days, strict=True))
+
+
+def test_a_step_found_long_after_it_came_is_known_by_its_own_nights(shop: Workshop, repo_id: UUID) -> None:
+    for day, value in enumerate([1.0, 1.01, 0.99, 1.3, 1.31, 1.29]):
+        night(shop, repo_id, day, value)
+    nights = (START + timedelta(days=2), START + timedelta(days=3))
+    confirmed(shop, repo_id, ChangePoint("bench", "s", "k", "c2a", "c2b", *nights, 1.0, 1.3, 1.3, 3), found=9)
+    (step,) = histories.steps(shop, repo_id)
+    assert (step.culprit, step.point.to_at) == ("c2b", nights[1])
+
+
+def confirmed(shop: Workshop, repo_id: UUID, point: ChangePoint, *, found: int | None = None) -> None:
+    """A row of it, made on that day; on the night of the step if none is given."""
+    at = point.to_at if found is None else START + timedelta(days=found)
+    search = Bisection(point.name, point.from_commit, point.to_commit, culprit=point.to_commit)
     with shop.sessions.begin() as db:
         db.add(
             ChangePointRow(
                 repo_id=repo_id, name=point.name, machine_key=point.machine_key, from_commit=point.from_commit,
-                to_commit=point.to_commit, found_at=point.to_at, ratio=point.ratio, culprit=found.culprit,
-                body=CHANGE_POINT.dump_python(point, mode="json"), bisection=BISECTION.dump_python(found, mode="json"),
+                to_commit=point.to_commit, found_at=at, ratio=point.ratio, culprit=search.culprit,
+                body=CHANGE_POINT.dump_python(point, mode="json"), bisection=BISECTION.dump_python(search, mode="json"),
             )
         )  # fmt: skip
 

@@ -120,6 +120,10 @@ def slowed(shop: Workshop) -> Workshop:
 
 @pytest.fixture
 def shop(sessions: Sessions, tmp_path: Path) -> Workshop:
+    return measured(sessions, tmp_path)
+
+
+def measured(sessions: Sessions, tmp_path: Path) -> Workshop:
     """A worker that measures; the next review is held against the one before."""
     sandbox = FakeSandbox(answer, files={"/tmp/lamplighter-what_runs.json": json.dumps(RUNS).encode()})
     measuring = Measuring(
