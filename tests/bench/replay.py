@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import figures, minds, reviewing
+from tests.support.boxes import git
 from tests.support.host_settings import sandbox_environment
 
 RECORDINGS = figures.ROOT / "tests" / "recordings"
@@ -141,8 +142,8 @@ def nights(
     night("dying", minds.broken_off(first))
     if subject(copy) != MENDED:
         git(copy, "fetch", "-q", str(mended), "HEAD")
-        tree = git(copy, "rev-parse", "FETCH_HEAD^{tree}")
-        git(copy, "reset", "-q", "--hard", git(copy, "commit-tree", tree, "-p", "HEAD", "-m", MENDED))
+        tree = git(copy, "rev-parse", "FETCH_HEAD^{tree}").strip()
+        git(copy, "reset", "-q", "--hard", git(copy, "commit-tree", tree, "-p", "HEAD", "-m", MENDED).strip())
     night("mended", first)
     found.seconds = time.monotonic() - began
     return found
@@ -169,14 +170,7 @@ def reviewed(
 
 
 def subject(repo: Path) -> str:
-    return git(repo, "log", "-1", "--format=%s")
-
-
-def git(repo: Path, *words: str) -> str:
-    who = ("-c", "user.name=Bench", "-c", "user.email=bench@example.invalid")
-    return subprocess.run(
-        ["git", "-C", str(repo), *who, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return git(repo, "log", "-1", "--format=%s").strip()
 
 
 # Counting ------------------------------------------------------------------------------------

@@ -2,12 +2,13 @@
 
 with ground("docker", folder) as one:
     for attack in sandbox_attacks.ALL:
-        assert one.tried(attack) == ""
+        assert one.tried(attack) == ""  # how far it got, or that it was not tried
+
+A box that does not open, or a backend that fails, is an error: it says nothing about the attack.
 """
 
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -28,9 +29,11 @@ from orchestrator.settings import PREFIX, Settings
 from review_agents.records import Environment, Network, Ran
 from tests.support.boxes import bubblewrap, bundled
 from tests.support.docker_engine import docker_engine
+from tests.support.net import host_addresses
 from tests.support.postgres import free_port
-from tests.support.sandbox_attacks import Attack
+from tests.support.sandbox_attacks import BEGUN, Attack
 from tests.support.standin_images import ensure_sandbox_image
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 LIMITS = Limits(
@@ -63,22 +66,21 @@ class Ground:
     boxes: list[Box] = field(default_factory=list)
 
     def tried(self, attack: Attack) -> str:
-        """How far the attack got; "" when nowhere."""
+        """How far the attack got, or that it was not tried; "" when it was and got nowhere."""
+        box = self.box_for(attack)
         started = time.monotonic()
         try:
-            said = self.run(attack).output
+            said = self.run(attack, box).output
+            got = [] if BEGUN in said.splitlines() else [f"was not tried: {said[-300:]}"]
         except BoxGone as gone:  # it broke its own box, which is its own loss
-            self.shared, said = None, str(gone)
-        except SandboxError as error:
-            self.shared, said = None, str(error)
+            self.shared, said, got = None, str(gone), []
         took = time.monotonic() - started
-        got = [line.removeprefix("THROUGH").strip() for line in said.splitlines() if line.startswith("THROUGH")]
+        got += [line.removeprefix("THROUGH").strip() for line in said.splitlines() if line.startswith("THROUGH")]
         if took > attack.timeout_s + ENDING_S:
             got.append(f"held the worker for {took:.0f} s")
         return "; ".join([*got, *self.broken(attack)])
 
-    def run(self, attack: Attack) -> Ran:
-        box = self.box_for(attack)
+    def run(self, attack: Attack, box: Box) -> Ran:
         network = Network.EGRESS if attack.box == "egress" else Network.NONE
         try:
             return box.run(
@@ -89,17 +91,13 @@ class Ground:
                 box.destroy()
 
     def box_for(self, attack: Attack) -> Box:
+        """One step box for all that ask for no other; what asks for a way through the proxy gets fresh bytes."""
         if attack.box == "step":
             self.shared = self.shared or self.open(Role.STEP)
             return self.shared
         if attack.box == "egress":
-            return self.egress
+            return self.open(Role.INSTALL, egress=True)
         return self.open(Role.INSTALL if attack.box == "install" else Role.STEP)
-
-    @property
-    def egress(self) -> Box:
-        """One install box with a way through the proxy; a fresh one when the last one's bytes are used up."""
-        return self.open(Role.INSTALL, egress=True)
 
     def open(self, role: Role, *, egress: bool = False) -> Box:
         self.attempts += 1
@@ -124,9 +122,18 @@ class Ground:
             try:
                 if self.shared.run("echo alive", environment=Environment.NONE).output != "alive\n":
                     self.shared = None
+                elif attack.leaves:
+                    found += self.left_in_shared(attack.leaves)
             except SandboxError:
                 self.shared = None
         return found + self.service.silences()
+
+    def left_in_shared(self, words: str) -> list[str]:
+        """Processes of an attack's own that are still there when the next command runs."""
+        assert self.shared is not None
+        said = self.shared.run(processes_with(words), environment=Environment.NONE).output
+        assert said.splitlines()[-1:] == ["looked"], said
+        return [f"left {line}" for line in said.splitlines()[:-1]]
 
     def allowed_host_is_reached(self) -> bool:
         """That the proxy works at all, or its refusals would say nothing."""
@@ -141,18 +148,24 @@ class Service:
     process: subprocess.Popen[bytes]
     url: str
     missed: list[str] = field(default_factory=list)
-    asked: int = 0
+    asked: int = 0  # and has answered, or not
     ended: threading.Event = field(default_factory=threading.Event)
+
+    def is_ready(self) -> bool:
+        assert self.process.poll() is None, "the web process ended"
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/health/ready", timeout=5).status_code == 200
+        return False
 
     def watch(self) -> None:
         while not self.ended.wait(0.5):
-            self.asked += 1
             try:
                 answer = httpx.get(f"{self.url}/health/ready", timeout=15)
                 if answer.status_code != 200:
                     self.missed.append(f"the service answered {answer.status_code}")
             except httpx.HTTPError as error:
                 self.missed.append(f"the service did not answer: {error}")
+            self.asked += 1
 
     def silences(self) -> list[str]:
         found, self.missed = self.missed, []
@@ -175,6 +188,20 @@ def left_of(boxes: Sequence[Box]) -> list[int]:
     return left
 
 
+def processes_with(words: str) -> str:
+    """A command that prints the processes whose command line has those words, and `looked`. Its own has them in two."""
+    return f"""python3 - <<'LOOK'
+import os
+words = {words[:1]!r} + {words[1:]!r}
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try: said = open(f"/proc/{{pid}}/cmdline", "rb").read().replace(b"\\0", b" ").decode(errors="replace")
+    except OSError: continue
+    if words in said: print(pid, said)
+print("looked")
+LOOK
+"""
+
+
 def start_canary(name: str) -> subprocess.Popen[bytes]:
     """A process of the very user that steps run as, so that nothing but the sandbox's own walls protects it."""
     command = ["/bin/bash", "-c", 'exec -a "$0" sleep 3600', name]
@@ -191,13 +218,7 @@ def web_service(folder: Path) -> Iterator[Service]:
         process = subprocess.Popen(command, cwd=ROOT, env={**alone, **given}, stdout=log, stderr=log)
     service = Service(process, f"http://127.0.0.1:{port}")
     try:
-        give_up = time.monotonic() + 60
-        while True:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{service.url}/health/ready", timeout=5).status_code == 200:
-                    break
-            assert time.monotonic() < give_up and process.poll() is None, "the web process did not start"
-            time.sleep(0.2)
+        wait_for(service.is_ready, 60, "the web process did not start", every_s=0.2)
         threading.Thread(target=service.watch, daemon=True).start()
         yield service
     finally:
@@ -226,13 +247,6 @@ def listening() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def host_addresses() -> list[str]:
-    if shutil.which("ip") is None:
-        return ["127.0.0.1"]
-    said = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True).stdout
-    return [line.split()[3].partition("/")[0] for line in said.splitlines()]
-
-
 def inner_names() -> list[str]:
     """Names that this machine resolves to addresses that are neither public nor its usual loopback."""
     lines = [line.partition("#")[0].split() for line in Path("/etc/hosts").read_text().splitlines()]
@@ -243,8 +257,9 @@ def inner_names() -> list[str]:
 def ground(kind: str, folder: Path) -> Iterator[Ground]:
     """Everything set up. Skips, loudly, where the sandbox does not work here."""
     folder.chmod(0o755)
-    os.environ["OF_THE_WORKER"] = ENVIRONMENT
     with ExitStack() as stack:
+        stack.callback(os.environ.pop, "OF_THE_WORKER", None)
+        os.environ["OF_THE_WORKER"] = ENVIRONMENT
         port = stack.enter_context(listening())
         known = things_to_steal(stack, folder) | {"port": port, "addresses": host_addresses()}
         given = {

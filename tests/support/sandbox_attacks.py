@@ -1,5 +1,6 @@
 # ruff: noqa: E501  (the scripts read better in long lines)
-"""Attacks on a sandbox, as data: what a hostile repo's code tries. Each says `THROUGH` with a word when it got somewhere.
+"""Attacks on a sandbox, as data: what a hostile repo's code tries. Each says `BEGUN` when it runs at all, and `THROUGH`
+with a word when it got somewhere.
 
 `python` and `bash` run as a step's command. In them @secret@ is a file on the host that no box may read, @pid@ a process
 of the host, @port@ where a server of the host answers "reached" on every address, @addresses@ those addresses,
@@ -9,6 +10,7 @@ of the host, @port@ where a server of the host answers "reached" on every addres
 from dataclasses import dataclass
 from textwrap import dedent
 
+BEGUN = "BEGUN"
 PRELUDE = """
 import ctypes, errno, glob, hashlib, os, re, resource, signal, socket, stat, struct, subprocess, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -60,15 +62,17 @@ class Attack:
     box: str = "step"  # step: one box for all; own: a step box of its own; install; egress: an install box with egress
     timeout_s: float = 20.0
     on_the_host: bool = False  # run as it is on the host it does get through: so it is known to work
+    leaves: str = ""  # words in the command lines of processes that must be gone when the command has ended
 
     def script(self, known: dict[str, object]) -> str:
         text = dedent(self.python or self.bash)
         for name, value in known.items():
             text = text.replace(f"@{name}@", str(value))
         if self.bash:
-            return text
+            return f"echo {BEGUN}\n{text}"
         asking = ASKING if self.box == "egress" else ""
-        return f"python3 - <<'ATTACK'\n{PRELUDE}{asking}{text}\nATTACK\n"
+        said = f'print("{BEGUN}", flush=True)\n'
+        return f"python3 - <<'ATTACK'\n{PRELUDE}{asking}{said}{text}\nATTACK\n"
 
 
 FILES = (
@@ -932,6 +936,7 @@ BOMBS = (
         os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(3333)' &
         echo left
         """,
+        leaves="3333",
     ),
 )
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +46,7 @@ from tests.support.postgres import PostgresServer, binaries, free_port, may_run
 from tests.support.redis import RedisServer
 from tests.support.stage_process import CONTROL
 from tests.support.standin_images import ensure_sandbox_image
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 LEASE_S = 4.0  # so that twenty seconds are five leases: as minutes are at the usual lease of one
@@ -337,6 +338,8 @@ class Network:
             ip("link", "set", self.ends["node"], "netns", node)
         except subprocess.CalledProcessError as error:
             self.remove()
+            if "Operation not permitted" not in error.stderr:
+                raise RuntimeError(f"{' '.join(error.cmd)}: {error.stderr.strip()}") from None
             pytest.skip(f"no network namespaces can be made here: {error.stderr.strip()}")
         ip("address", "add", f"{HOST}/24", "dev", self.cables["worker"])
         ip("-n", worker, "address", "add", f"{WORKER}/24", "dev", self.ends["worker"])
@@ -394,13 +397,6 @@ def small_disk(place: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", str(place)], capture_output=True)
-
-
-def wait_for(what: Callable[[], bool], patience_s: float, complaint: str) -> None:
-    give_up = time.monotonic() + patience_s
-    while not what():
-        assert time.monotonic() < give_up, f"{complaint} (after {patience_s:.0f} s)"
-        time.sleep(0.1)
 
 
 @contextmanager

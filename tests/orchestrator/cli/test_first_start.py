@@ -6,11 +6,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +16,7 @@ import pytest
 from tests.support.boxes import bubblewrap, git, here
 from tests.support.host_settings import isolated
 from tests.support.postgres import free_port
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.slow
@@ -212,10 +211,3 @@ def ready(up: Up) -> None:
 
 def processes() -> list[str]:
     return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout.splitlines()
-
-
-def wait_for(wanted: Callable[[], Any], patience_s: float = 20.0) -> None:
-    give_up = time.monotonic() + patience_s
-    while not wanted():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.2)

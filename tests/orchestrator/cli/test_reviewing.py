@@ -13,8 +13,9 @@ import pytest
 
 from orchestrator.services import host_lock, nodes, reviews
 from orchestrator.services.views import ReviewState
-from tests.orchestrator.jobs.conftest import ROOT, Service, wait_for
+from tests.orchestrator.jobs.conftest import ROOT, Service
 from tests.support.boxes import git
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,10 @@ import pytest
 from orchestrator.services import reviews, transcripts
 from orchestrator.services.views import ReviewState
 from tests.orchestrator.cli.test_reviewing import command
-from tests.orchestrator.jobs.conftest import ROOT, Service, wait_for
+from tests.orchestrator.jobs.conftest import ROOT, Service
 from tests.support.endpoint import Endpoint, Reply, tool_call
 from tests.support.tiny_agents import finding
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 REPORT = {"summary": "I looked at the one script there is.", "scores": {"overall": 5}}

@@ -9,8 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engi
 from tests.support.host_settings import written
 from tests.support.postgres import free_port
 from tests.support.standin_images import ensure, ensure_for_building
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 COMPOSE = ROOT / "compose.yaml"
@@ -331,10 +331,3 @@ def make_repo(folder: Path) -> None:
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "All of it")
-
-
-def wait_for(wanted: Callable[[], bool], patience_s: float, told: Callable[[], object]) -> None:
-    give_up = time.monotonic() + patience_s
-    while not wanted():
-        assert time.monotonic() < give_up, told()
-        time.sleep(1)

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.support.boxes import bubblewrap, git
 from tests.support.docker_engine import Engine, docker_engine
 from tests.support.redis import RedisServer, redis_server  # noqa: F401
 from tests.support.standin_images import ensure_sandbox_image
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,13 +97,6 @@ class Service:
         found = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
         running = [line for line in found.splitlines() if f"lamplighter.{instance}." in line]
         return running + [path.name for path in (self.settings.data / "sandbox" / "volumes").glob("*")]
-
-
-def wait_for(what: Callable[[], bool], patience_s: float = 20.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not what():
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s"
-        time.sleep(0.1)
 
 
 @pytest.fixture(params=["filesystem", pytest.param("redis", marks=pytest.mark.redis)])

@@ -17,9 +17,10 @@ from orchestrator.store.findings import FindingRow, Sighting
 from orchestrator.store.measurements import MeasurementRow
 from orchestrator.store.repos import RepoKind
 from tests.factories import make_repo, make_review
-from tests.orchestrator.jobs.conftest import Service, running, wait_for
+from tests.orchestrator.jobs.conftest import Service, running
 from tests.support.boxes import git
 from tests.support.redis import RedisServer
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 

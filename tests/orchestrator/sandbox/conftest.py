@@ -7,7 +7,6 @@ and start once a session, when a test first asks for them; what cannot run here 
 import os
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -211,14 +210,6 @@ def box(backend: Backend) -> Iterator[Box]:
     opened = backend.open()
     yield opened
     opened.destroy()
-
-
-def host_addresses() -> list[str]:
-    """Every IPv4 address that this machine answers on."""
-    if shutil.which("ip") is None:
-        return ["127.0.0.1"]
-    said = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True).stdout
-    return [line.split()[3].partition("/")[0] for line in said.splitlines()]
 
 
 def is_root() -> bool:

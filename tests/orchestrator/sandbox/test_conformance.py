@@ -21,8 +21,10 @@ from orchestrator.sandbox import box as places
 from orchestrator.sandbox.contract import Box, BoxGone, BoxOrder, Cancelled, NeedsMissing, Role, SandboxError
 from review_agents.ports import NoSuchFile
 from review_agents.records import Environment, Network, Ran
-from tests.orchestrator.sandbox.conftest import LIMITS, MIB, REVIEW, Backend, host_addresses, is_root
+from tests.orchestrator.sandbox.conftest import LIMITS, MIB, REVIEW, Backend, is_root
 from tests.support.boxes import git
+from tests.support.net import host_addresses
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -1102,10 +1104,10 @@ def test_killed_worker_leaves_nothing_after_the_sweep(backend: Backend):
     worker.kill()
     worker.wait()
     if backend.kind != "runsc":  # the step runner ends with its stdin, before any sweep
-        wait_until(lambda: not processes_with(f"sleep\0{marker}"))
+        wait_for(lambda: not processes_with(f"sleep\0{marker}"))
     gone = backend.sandbox.sweep([REVIEW])
     assert any("killed" in name for name in gone)
-    wait_until(lambda: not processes_with(marker))
+    wait_for(lambda: not processes_with(marker))
     assert not any("killed" in name for name in left_of(backend))
 
 
@@ -1120,13 +1122,6 @@ def processes_with(text: str) -> list[str]:
         if text in line and "import sys" not in line:
             found.append(line)
     return found
-
-
-def wait_until(true: object, seconds: float = 10) -> None:
-    give_up = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < give_up, "it did not come true"
-        time.sleep(0.05)
 
 
 def left_of(backend: Backend) -> set[str]:
@@ -1155,7 +1150,7 @@ def test_boxes_leave_no_descriptor_and_no_thread_in_the_worker(backend: Backend)
         box.destroy()
     # An engine's client keeps a connection or two for the next request.
     spare = 0 if backend.kind == "bubblewrap" else 2
-    wait_until(lambda: held()[0] <= before[0] + spare and held()[1] <= before[1])
+    wait_for(lambda: held()[0] <= before[0] + spare and held()[1] <= before[1])
 
 
 # Cost ------------------------------------------------------------------------------------------

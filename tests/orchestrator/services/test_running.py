@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +27,7 @@ from review_agents.ports import UnreachableRepo
 from review_agents.probes import Probe
 from review_agents.records import FindingState, Lifecycle, ProbeResult, ProbeState, Ran, VerificationState
 from tests.support.tiny import FILES, FIRST, GREET, INSTALL, PROBES, SECOND, Script, TinyGit, counts, tiny_shop
+from tests.support.waiting import wait_for
 
 STEPS = ["checkout", "prepare", "probe:install", "probe:greets", "probe:counts", "verify", "merge", "record"]
 
@@ -333,13 +333,6 @@ def in_background(shop: Workshop, review_id: UUID) -> threading.Thread:
     thread = threading.Thread(target=working.do_one, args=(shop, review_id))
     thread.start()
     return thread
-
-
-def wait_for(what: Callable[[], bool], patience_s: float = 10.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def is_running(shop: Workshop, review_id: UUID, step: str) -> bool:
