@@ -1,6 +1,5 @@
 """Whole reviews whose agent is a weak model behind a real server: every turn accounted for, every end a true one."""
 
-import time
 from itertools import pairwise
 from pathlib import Path
 from threading import Thread
@@ -26,12 +25,14 @@ from tests.support.counted import CountedTransport
 from tests.support.model_servers import ModelServer, OurNode
 from tests.support.postgres import free_port
 from tests.support.tiny import FILES, Script, tiny_shop
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
 ]  # a model of 135 million weights reads 3,000 tokens on one core
 TURNS = 4
+PATIENCE_S, BEGAN_NONE = 300.0, "the node began no answer"
 FOCUS = builtin()["newcomer"].model_copy(
     update={"budget": Budget(turns=TURNS, answer_tokens=64, conclude_turns=1, seconds=1200)}
 )
@@ -120,7 +121,7 @@ class KilledInTurn(Counting):
         self.asked.append(question)
         if len(self.asked) != self.turn:
             return super().ask(question, cancelled=cancelled)
-        killer = Thread(target=self.kill_at_work)
+        killer = Thread(target=self.kill_at_work, daemon=True)
         killer.start()
         try:
             return super().ask(question, cancelled=cancelled)
@@ -128,8 +129,7 @@ class KilledInTurn(Counting):
             killer.join()
 
     def kill_at_work(self) -> None:
-        while self.node.working() == 0:
-            time.sleep(0.02)
+        wait_for(lambda: self.node.working() > 0, PATIENCE_S, BEGAN_NONE, every_s=0.02)
         self.node.kill()
 
 
@@ -166,11 +166,10 @@ def test_a_review_that_is_cancelled_in_the_middle_of_an_answer_leaves_no_request
     review_id = submitting.submit(shop, Submission("https://git.example/team/tiny"))
 
     def cancel_at_work() -> None:
-        while not model.written_before or our_node.working() == 0:
-            time.sleep(0.02)
+        wait_for(lambda: model.written_before and our_node.working() > 0, PATIENCE_S, BEGAN_NONE, every_s=0.02)
         reviews.cancel(shop, review_id)
 
-    canceller = Thread(target=cancel_at_work)
+    canceller = Thread(target=cancel_at_work, daemon=True)
     canceller.start()
     working.do_one(shop, review_id)
     canceller.join()
