@@ -1,5 +1,6 @@
 """Parts of the step runner that need no box; that it runs commands rightly is the conformance suite's business."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -187,6 +188,8 @@ def test_a_kernel_counter_sees_what_children_did_and_not_the_step_runner_itself(
     try:
         counter = step_runner.ChildCounter(software, task_clock_ns)
     except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP):
+            raise
         pytest.skip(f"this kernel counts nothing for us: {error}")
     before = counter.read()
     end = time.process_time() + 0.1
