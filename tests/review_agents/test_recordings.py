@@ -1,7 +1,8 @@
 """Conversations that were really held, over repos with planted faults: what was understood then is understood now.
 
 Each file of tests/recordings was made by `lamplighter reviews transcripts`; the answers were given by hand, by somebody
-who saw the requests only. `python -m tests.bench agents --recordings tests/recordings` plays them over the repos.
+who saw the requests only (those of NAME-earlier.json by one who had written the loop and seen two scores).
+`python -m tests.bench agents --recordings tests/recordings` plays them over the repos.
 """
 
 import json
