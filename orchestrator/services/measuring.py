@@ -612,10 +612,11 @@ def reproduction(one: Comparison) -> Reproduction | None:
             for side in (Side.BASE, Side.HEAD)
         ]
         limit = math.sqrt(sorted(sides[0])[len(sides[0]) // 2] * sorted(sides[1])[len(sides[1]) // 2])
-    programs = [*one.benchmark.inside, "over_limit"]
-    script = "".join(
-        f"cat >/tmp/lamplighter-{name}.py <<'END OF {name}'\n{source(name)}END OF {name}\n" for name in programs
-    )
+    programs = {
+        f"/tmp/lamplighter-{name}.py": source(f"inside/{name}") for name in (*one.benchmark.inside, "over_limit")
+    }
+    programs["/tmp/lamplighter_figures.py"] = source("figures")
+    script = "".join(f"cat >{path} <<'END OF {path}'\n{text}END OF {path}\n" for path, text in programs.items())
     arguments = shlex.join([what, one.metric.name, f"{limit:.9g}", one.benchmark.command])
     shown = quantity(limit, one.metric.unit)
     return Reproduction(
@@ -630,7 +631,8 @@ def reproduction(one: Comparison) -> Reproduction | None:
 
 
 def source(name: str) -> str:
-    return resources.files("review_agents.probes.inside").joinpath(f"{name}.py").read_text("utf-8")
+    """The text of one of our programs that run alone."""
+    return resources.files("review_agents.probes").joinpath(f"{name}.py").read_text("utf-8")
 
 
 def quantity(value: float, unit: Unit) -> str:

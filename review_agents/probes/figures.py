@@ -1,4 +1,9 @@
-"""A benchmark's own figures, from the file that it wrote or from what it printed; all in seconds."""
+"""A benchmark's own figures, from the file that it wrote or from what it printed; all in seconds.
+
+Reproductions take this file along into the sandbox, so it runs alone and on every Python that a repo may want.
+"""
+
+from __future__ import annotations
 
 import json
 import re
@@ -53,7 +58,7 @@ def pyperf_name(one: dict[str, Any], content: dict[str, Any]) -> str:
 
 def pyperf_median(one: dict[str, Any]) -> float | None:
     runs = [run for run in listed(one.get("runs")) if isinstance(run, dict)]
-    values = [value for run in runs for value in listed(run.get("values")) if isinstance(value, int | float)]
+    values = [value for run in runs for value in listed(run.get("values")) if isinstance(value, (int, float))]
     return statistics.median(values) if values else None
 
 
@@ -94,6 +99,6 @@ def listed(value: Any) -> list[Any]:
 
 
 def kept(found: dict[str, Any]) -> dict[str, float]:
-    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in found.items() if isinstance(value, (int, float))}
     good = {name: float(value) for name, value in numbers.items() if 0 < value < MOST_S}
     return dict(list(good.items())[:MOST_FIGURES])

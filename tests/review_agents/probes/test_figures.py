@@ -6,21 +6,23 @@ from hypothesis import strategies as st
 
 from review_agents.probes.figures import from_file, from_output
 
+# What a benchmark may print, and what it says.
+LINES: list[tuple[str, dict[str, float]]] = [
+    ("get_hit: 120 ns", {"get_hit": 120e-9}),
+    ("parse = 1.5 ms per call", {"parse": 1.5e-3}),
+    ("load      0.25 s", {"load": 0.25}),
+    ("sort (1000 items): 3.2e2 µs", {"sort (1000 items)": 3.2e-4}),
+    ("20000 loops, best of 5: 12.3 usec per loop", {"timeit": 12.3e-6}),
+    ("parse   the whole: 2 seconds", {"parse the whole": 2.0}),
+    ("first run = 7 secs", {"first run": 7.0}),
+    ("throughput: 500 MB/s", {}),
+    ("rate: 12 s/s", {}),
+    ("done in 3 steps", {}),
+    ("12 passed in 0.31s", {}),
+]
 
-@pytest.mark.parametrize(
-    ("line", "figures"),
-    [
-        ("get_hit: 120 ns", {"get_hit": 120e-9}),
-        ("parse = 1.5 ms per call", {"parse": 1.5e-3}),
-        ("load      0.25 s", {"load": 0.25}),
-        ("sort (1000 items): 3.2e2 µs", {"sort (1000 items)": 3.2e-4}),
-        ("20000 loops, best of 5: 12.3 usec per loop", {"timeit": 12.3e-6}),
-        ("throughput: 500 MB/s", {}),
-        ("rate: 12 s/s", {}),
-        ("done in 3 steps", {}),
-        ("12 passed in 0.31s", {}),
-    ],
-)
+
+@pytest.mark.parametrize(("line", "figures"), LINES)
 def test_lines_with_a_name_a_number_and_a_unit_of_time_are_figures(line: str, figures: dict[str, float]):
     assert from_output(f"Benchmark of today\n{line}\n") == pytest.approx(figures)
 

@@ -1,6 +1,7 @@
 """What is found to be timed, on files in a dict; the programs that time inside run for real."""
 
 import json
+import shlex
 import subprocess
 import sys
 from importlib import resources
@@ -12,6 +13,7 @@ from review_agents.ports import NoSuchFile
 from review_agents.probes.found_benchmarks import found
 from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.records import Benchmark, BenchmarkKind, Environment, Repo, RepoSettings
+from tests.review_agents.probes.test_figures import LINES
 
 PREPARED = Prepared(
     languages=("python",),
@@ -191,17 +193,34 @@ def test_stacks_of_a_program_are_sampled_without_its_knowing(tmp_path: Path):
 def test_a_reproduction_says_whether_the_best_run_is_over_its_limit(
     what: str, figure: str, command: str, limit: str, said: str, tmp_path: Path
 ):
-    program = resources.files("review_agents.probes.inside").joinpath("over_limit.py")
     if what == "wall":
         limit = "0.00001" if said.startswith("OVER") else limit
-    done = subprocess.run(
-        [sys.executable, str(program), what, figure, limit, command], capture_output=True, text=True, cwd=tmp_path
-    )
+    done = over_limit(tmp_path, what, figure, limit, command)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == said
 
 
-def test_a_benchmark_that_fails_is_no_reproduction():
-    program = resources.files("review_agents.probes.inside").joinpath("over_limit.py")
-    done = subprocess.run([sys.executable, str(program), "wall", "", "1", "exit 3"], capture_output=True, text=True)
+def over_limit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Started as a reproduction starts it, with the reader of figures beside it."""
+    for name, place in (("inside/over_limit", "lamplighter-over_limit"), ("figures", "lamplighter_figures")):
+        text = resources.files("review_agents.probes").joinpath(f"{name}.py").read_text("utf-8")
+        (folder / f"{place}.py").write_text(text, encoding="utf-8")
+    program = str(folder / "lamplighter-over_limit.py")
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, cwd=folder)
+
+
+@pytest.mark.parametrize(("line", "figures"), LINES)
+def test_a_reproduction_reads_every_figure_that_was_judged_and_no_other(
+    line: str, figures: dict[str, float], tmp_path: Path
+):
+    command = f"echo {shlex.quote(line)}"
+    for name, value in figures.items():
+        for limit, said in ((value / 2, "OVER THE LIMIT"), (value * 2, "within the limit")):
+            assert over_limit(tmp_path, "output", name, str(limit), command).stdout.splitlines()[-1] == said
+    done = over_limit(tmp_path, "output", "nothing of the sort", "1", command)
+    assert done.returncode == 1 and "no figure 'nothing of the sort'" in done.stderr
+
+
+def test_a_benchmark_that_fails_is_no_reproduction(tmp_path: Path):
+    done = over_limit(tmp_path, "wall", "", "1", "exit 3")
     assert done.returncode == 1 and "OVER" not in done.stdout
