@@ -2,9 +2,14 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from tests.support.docker_engine import unmount_below
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,3 +30,16 @@ def own_settings_at(home: Path) -> str:
     return subprocess.run(
         [sys.executable, "-c", ask], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     ).stdout
+
+
+def test_a_folder_that_a_killed_engine_left_mounted_on_itself_can_be_removed(tmp_path: Path) -> None:
+    """A test run ended with `Device or resource busy` where an engine was killed while its data root was one."""
+    root = tmp_path / "engine"
+    (root / "netns").mkdir(parents=True)
+    for place in (root, root / "netns"):
+        made = subprocess.run(["mount", "--bind", place, place], capture_output=True, text=True)
+        if made.returncode:
+            pytest.skip(f"nothing can be mounted here: {made.stderr.strip()}")
+    unmount_below(root)
+    shutil.rmtree(root)
+    assert not root.exists()

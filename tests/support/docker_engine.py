@@ -136,8 +136,10 @@ def data_root(folder: Path, kind: str) -> Iterator[tuple[Path, IO[str]]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             with tempfile.TemporaryDirectory(prefix=f"{kind}-") as alone:  # Podman wants a short path
-                yield Path(alone), lock
-                unmount_below(Path(alone))
+                try:
+                    yield Path(alone), lock
+                finally:
+                    unmount_below(Path(alone))
         else:
             yield shared, lock
 
@@ -167,10 +169,10 @@ def running(command: list[str], log: Path, lock: IO[str]) -> Iterator[subprocess
 
 
 def unmount_below(folder: Path) -> None:
-    """An engine leaves its network namespaces mounted, so that its folder could not be removed."""
+    """An engine leaves its network namespaces mounted and, when killed, its data root on itself."""
     places = [line.split(" ")[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for place in places:
-        if place.startswith(f"{folder}/"):
+    for place in reversed(places):  # the latest lie on the earlier
+        if Path(place).is_relative_to(folder):
             subprocess.run(["umount", "--lazy", place], capture_output=True)
 
 
