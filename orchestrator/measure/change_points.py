@@ -74,7 +74,7 @@ def noise_sd(points: Sequence[Point], heights: np.ndarray) -> float:
     """Night-to-night scatter: from neighbours' differences, which steps hardly touch, or from within the nights."""
     between = float(np.median(np.abs(np.diff(heights)))) * MAD_TO_SD / math.sqrt(2)
     within = [
-        (point.spread or 0.0) * MAD_TO_SD / math.sqrt(max(1, len(point.sessions)))
+        (point.spread or 0.0) * MAD_TO_SD / math.sqrt(max(1, point.good))
         for point in points
         if point.spread is not None
     ]

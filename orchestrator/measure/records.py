@@ -206,8 +206,8 @@ class Point:
     commit: str
     median: float | None  # None: every session was void
     spread: float | None  # median absolute deviation over the median
-    sessions: tuple[float, ...] = ()  # values of the good ones
-    void: int = 0
+    good: int = 0  # sessions that counted
+    void: int = 0  # and those that did not
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,16 @@ from datetime import timedelta
 from uuid import UUID
 
 from pydantic import TypeAdapter
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from orchestrator.measure.records import ChangePoint, Point, Series
 from orchestrator.services.workshop import Workshop
-from orchestrator.store import comparisons
+from orchestrator.store import comparisons, measurements
 from orchestrator.store.comparisons import ChangePointRow
-from orchestrator.store.measurements import MeasurementRow
+from orchestrator.store.measurements import Night
 from review_agents.records import Verdict
 
-NEWEST = 10_000  # nights of a repo that are looked at
+NEWEST = 10_000  # measurements of a repo that are looked at
 NIGHTS = timedelta(days=30)
 CHANGE_POINT = TypeAdapter(ChangePoint)
 
@@ -50,37 +49,30 @@ def series(shop: Workshop, repo_id: UUID) -> tuple[Series, ...]:
 
 
 def series_of(db: Session, repo_id: UUID) -> tuple[Series, ...]:
-    newest = db.execute(
-        select(
-            MeasurementRow.name,
-            MeasurementRow.unit,
-            MeasurementRow.machine_key,
-            MeasurementRow.at,
-            MeasurementRow.commit,
-            MeasurementRow.median,
-            MeasurementRow.spread,
-            MeasurementRow.sessions,
-            MeasurementRow.contaminated,
-        )
-        .where(MeasurementRow.repo_id == repo_id)
-        .order_by(MeasurementRow.at.desc())
-        .limit(NEWEST)
-    ).all()
-    lines: dict[tuple[str, str, str], list[Point]] = {}
-    for name, unit, key, at, commit, median, spread, sessions, void in reversed(newest):
-        good = tuple(one["value"] for one in sessions if not one["void"])
-        lines.setdefault((name, unit, key), []).append(Point(at, commit, median, spread, good, void))
-    found = [Series(name, unit, key, tuple(points)) for (name, unit, key), points in lines.items()]
+    return lines(measurements.nights(db, repo_id, newest=NEWEST))
+
+
+def lines(nights: Iterable[Night]) -> tuple[Series, ...]:
+    """Nights (oldest first) as one series per name, unit and machine key."""
+    points: dict[tuple[str, str, str], list[Point]] = {}
+    for one in nights:
+        point = Point(one.at, one.commit, one.median, one.spread, one.good, one.void)
+        points.setdefault((one.name, one.unit, one.machine_key), []).append(point)
+    found = [Series(name, unit, key, tuple(line)) for (name, unit, key), line in points.items()]
     return tuple(sorted(found, key=lambda one: (one.name, one.points[-1].at)))
 
 
 def steps(shop: Workshop, repo_id: UUID) -> tuple[Step, ...]:
     """Newest first. What reviews confirmed and bisected, and what the series show beside."""
-    from orchestrator.measure.change_points import change_points
-
     with shop.sessions.reading() as db:
         every = series_of(db, repo_id)
         confirmed = comparisons.change_points(db, repo_id)
+    return steps_of(every, confirmed)
+
+
+def steps_of(every: Iterable[Series], confirmed: Sequence[ChangePointRow]) -> tuple[Step, ...]:
+    from orchestrator.measure.change_points import change_points
+
     left = {row.id: row for row in confirmed}
     found: list[Step] = []
     for one in every:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, select
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name
@@ -84,3 +84,53 @@ def history(db: Session, repo_id: UUID, *, reviews: int) -> Sequence[Measured]:
         .order_by(MeasurementRow.at, MeasurementRow.name)
     )
     return [Measured(*row) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """A measurement as a point of a history: how many sessions it had, but none of them."""
+
+    id: UUID
+    review_id: UUID
+    name: str
+    unit: str
+    machine_key: str
+    at: datetime
+    commit: str
+    median: float | None
+    spread: float | None
+    good: int
+    void: int
+    note: str
+
+
+def nights(
+    db: Session, repo_id: UUID, *, newest: int, name: str = "", before: tuple[datetime, UUID] | None = None
+) -> Sequence[Night]:
+    """The newest so many measurements of a repo (of one name; before that time and id), oldest first.
+
+    Sessions are counted by the database: reading ten thousand lists of them takes longer than all else on a page.
+    """
+    row = MeasurementRow
+    columns = (row.id, row.review_id, row.name, row.unit, row.machine_key, row.at, row.commit, row.median, row.spread,
+               func.json_array_length(row.sessions) - row.contaminated, row.contaminated, row.note)  # fmt: skip
+    wanted = select(*columns).where(row.repo_id == repo_id)
+    if name:
+        wanted = wanted.where(row.name == name)
+    if before is not None:
+        wanted = wanted.where((row.at < before[0]) | ((row.at == before[0]) & (row.id < before[1])))
+    found = db.execute(wanted.order_by(row.at.desc(), row.id.desc()).limit(newest)).all()
+    return [Night(*one) for one in reversed(found)]
+
+
+def surroundings(db: Session, ids: Sequence[UUID]) -> dict[UUID, Any]:
+    """What was around those measurements; those of which nothing was kept are left out."""
+    row = MeasurementRow
+    found = db.execute(select(row.id, row.surroundings).where(row.id.in_(ids), row.surroundings.is_not(None)))
+    return {id: around for id, around in found}
+
+
+def sessions_of(db: Session, ids: Sequence[UUID]) -> dict[UUID, Sequence[Any]]:
+    """Their sessions, as records.Session in JSON."""
+    found = db.execute(select(MeasurementRow.id, MeasurementRow.sessions).where(MeasurementRow.id.in_(ids)))
+    return {id: sessions for id, sessions in found}

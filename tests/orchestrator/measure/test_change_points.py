@@ -12,7 +12,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def series(values: list[float | None], commits: list[str] | None = None) -> Series:
     points = tuple(
-        Point(START + timedelta(days=at), commits[at] if commits else f"c{at}", value, 0.003, (value or 0.0,) * 6)
+        Point(START + timedelta(days=at), commits[at] if commits else f"c{at}", value, 0.003, 6)
         for at, value in enumerate(values)
     )
     return Series("bench", "s", "key", points)

@@ -70,8 +70,8 @@ def test_a_series_is_one_name_on_one_machine_key_oldest_first(shop: Workshop, re
     night(shop, repo_id, 4, 2.0, key="new kernel")
     first, second = histories.series(shop, repo_id)
     assert [point.median for point in first.points] == [1.0, 1.01, None, 0.99]
-    assert first.points[0].sessions == (1.0,) * 6 and first.points[0].void == 1
-    assert first.points[2].sessions == ()
+    assert (first.points[0].good, first.points[0].void) == (6, 1)
+    assert (first.points[2].good, first.points[2].void) == (0, 1)
     assert (second.machine_key, len(second.points)) == ("new kernel", 1)
     assert histories.named((first, second), "bench") == (first, second)
     assert histories.steps(shop, repo_id) == ()  # another machine is no step

@@ -1,0 +1,34 @@
+"""Measurements as points of histories, on both databases."""
+
+from datetime import timedelta
+
+from orchestrator.store import measurements
+from orchestrator.store.reviews import ReviewState
+from orchestrator.store.session import Sessions
+from review_agents.records import Session
+from tests.factories import NOON, make_measured, make_measurement, make_repo, make_review
+
+
+def test_nights_count_their_sessions_and_come_oldest_first(each_sessions: Sessions) -> None:
+    void = Session(value=9.0, void=True, reason="busy")
+    with each_sessions.begin() as db:
+        repo = make_repo(db)
+        made = []
+        for day in range(3):
+            review = make_review(db, repo, state=ReviewState.DONE, created_at=NOON + timedelta(days=day))
+            good = (Session(value=1.0),) * (4 + day)
+            made.append(make_measured(db, review, make_measurement(name="a", sessions=(*good, void))).id)
+            make_measured(db, review, make_measurement(name="b", sessions=(void, void)))
+        make_measured(db, make_review(db), make_measurement(name="a"))  # of another repo
+    with each_sessions.reading() as db:
+        found = measurements.nights(db, repo.id, newest=100)
+        assert [(one.name, one.good, one.void) for one in found if one.name == "a"] == [
+            ("a", 4, 1), ("a", 5, 1), ("a", 6, 1),
+        ]  # fmt: skip
+        assert [(one.good, one.void, one.median) for one in found if one.name == "b"] == [(0, 2, None)] * 3
+        newest = measurements.nights(db, repo.id, newest=2, name="a")
+        assert [one.id for one in newest] == made[1:]
+        (older,) = measurements.nights(db, repo.id, newest=2, name="a", before=(newest[0].at, newest[0].id))
+        assert older.id == made[0]
+        assert [len(one) for one in measurements.sessions_of(db, made[:1]).values()] == [5]
+        assert measurements.surroundings(db, made) == {}
