@@ -7,11 +7,11 @@ is its reason. Only a slowdown that a second, independent block confirmed become
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import date, datetime
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import delete
@@ -139,6 +139,7 @@ class Comparing:
     description: Description
     skipped: dict[str, str] = field(default_factory=dict)  # benchmark -> why it was not compared
     proofs: dict[tuple[Side, Environment], Ran] = field(default_factory=dict)
+    arounds: dict[str, Surroundings] = field(default_factory=dict)  # by name of the benchmark
 
     def __post_init__(self) -> None:
         settings = self.job.shop.settings
@@ -340,8 +341,10 @@ class Comparing:
         return machine_key(self.around(one))
 
     def around(self, one: Benchmark) -> Surroundings:
-        texts = {path: self.head.checkout.show(path) or "" for path in one.files}
-        return replace(self.here, benchmark=digest(one.command, texts))
+        if one.name not in self.arounds:  # git is asked once, not for each figure of the benchmark
+            texts = {path: self.head.checkout.show(path) or "" for path in one.files}
+            self.arounds[one.name] = replace(self.here, benchmark=digest(one.command, texts))
+        return self.arounds[one.name]
 
     def comparison(self, one: Screened, metric: Metric, outcome: Outcome, why: Why | None) -> Comparison:
         environment = one.benchmark.environment
@@ -408,9 +411,10 @@ class Comparing:
             probe=NAME, state=state, reason=reason[:1000], summary=summary, facts=facts, candidates=candidates
         )
         now = self.job.shop.clock()
+        nights = [(one, self.around(one.benchmark)) for one in found]
 
         def also(db: Database) -> None:
-            keep(db, self.job, found, self.around, now)
+            keep(db, self.job, nights, now)
             bisecting.keep(db, self.job, [*bisecting.of_tonight(alarms, searched, now), *earlier], now)
 
         return StepOutcome(result.model_dump(mode="json"), summary=summary, reason=reason[:1000], also=also)
@@ -456,11 +460,9 @@ def wished_for(arguments: str) -> Benchmark | None:
 # Rows ----------------------------------------------------------------------------------------
 
 
-def keep(
-    db: Database, job: Job, found: Sequence[Comparison], around: Callable[[Benchmark], Surroundings], now: Any
-) -> None:
+def keep(db: Database, job: Job, found: Sequence[tuple[Comparison, Surroundings]], now: datetime) -> None:
     """Each comparison, and the head's sessions as a night of its series."""
-    for one in found:
+    for one, around in found:
         same = (ComparisonRow.review_id == job.review_id, ComparisonRow.name == one.name)
         db.execute(delete(ComparisonRow).where(*same), execution_options={"synchronize_session": False})
         best = one.outcome.best
@@ -484,10 +486,10 @@ def keep(
                 body=COMPARISON.dump_python(one, mode="json"),
             )
         )
-        keep_night(db, job, one, around(one.benchmark), now)
+        keep_night(db, job, one, around, now)
 
 
-def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, now: Any) -> None:
+def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, now: datetime) -> None:
     """A probe may have timed the same command already: then its night gets the verdict, and stays what it is."""
     change = change_of(one.outcome)
     verdict_json = change.model_dump(mode="json") if change else None

@@ -1,12 +1,16 @@
 """The step that compares base and head in a sandbox that fails, on files in a dict: no review is the worse for it."""
 
 import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session as Database
 
 from orchestrator.measure.records import Bisection, Comparison, Estimate, Metric, Outcome, Surroundings, Unit
 from orchestrator.sandbox.contract import Box, NeedsMissing, Patience, SandboxError
@@ -264,6 +268,45 @@ def test_a_slowdown_is_confirmed_and_its_commit_named(shop: Workshop) -> None:
     assert found.row.summary == f"against {FIRST[:12]}: 1 slower, 1 no change"
     (bisection,) = found.bisections
     assert (bisection.culprit, bisection.problem) == (MIDDLE, "")
+
+
+class Watched(Sessions):
+    """Knows whether this thread holds the database for writing."""
+
+    here = threading.local()
+
+    @contextmanager
+    def begin(self) -> Iterator[Database]:
+        with super().begin() as db:
+            self.here.writes = True
+            try:
+                yield db
+            finally:
+                self.here.writes = False
+
+
+def test_git_is_never_asked_while_the_database_is_held_for_writing(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*given: Any) -> Any:
+            asked.append((name, getattr(Watched.here, "writes", False)))
+            return method(*given)
+
+        return ask
+
+    for kind in (TinyCheckout, LongCheckout):
+        for name, method in [*vars(kind).items()]:
+            if not name.startswith("_"):
+                monkeypatch.setattr(kind, name, watched(name, method))
+    shop = replace(slowed(shop), sessions=Watched(shop.sessions.engine))
+    shop.git.commits |= {one: {**FILES, "bench/words.txt": "hare"} for one in (FIRST, SECOND)}  # type: ignore[attr-defined]
+    reviewed(shop, FIRST)
+    assert confirmed(reviewed(shop, SECOND), shop).bisections
+    assert {"show", "since", "subject"} <= {name for name, _ in asked}
+    assert [name for name, writes in asked if writes] == []
 
 
 @pytest.mark.parametrize("broken", ["since", "middle", "subject"])
