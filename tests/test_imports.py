@@ -16,6 +16,8 @@ OURS = ("orchestrator", "review_agents", "inference_node")
 # room: (our modules it may import, other people's packages it may import; None: any)
 SERVICE_ANYWHERE = ("orchestrator.settings", "orchestrator.logs")
 TABLE: dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]] = {
+    # Programs that run alone in a sandbox, beside what is sent along: a reproduction's reader of figures.
+    "review_agents.probes.inside": ((), ("lamplighter_figures",)),
     "review_agents": (("review_agents",), ("jinja2", "pydantic", "packaging", "markdown_it", "docutils")),
     "orchestrator.web": (
         ("orchestrator.web", "orchestrator.services", "review_agents.records"),
