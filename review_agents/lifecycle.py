@@ -6,22 +6,16 @@ time; the service runs their old reproductions on the new commit and looks for t
 
 The rules, each bought with somebody's bad night:
 
-- A finding is the same when a fingerprint at any of its places is the same; failing that, same kind,
-  path and symbol is the same finding with another place. Where code has no symbol to go by (a script, a
-  manifest), what agents say is the same finding when it quotes the same line, else the one known there.
 - Absence proves nothing. "Fixed" needs the old reproduction run on another commit without showing
   the fault, or its quoted text gone from a place that the same completed step looked at again.
 - A step that could not run, and a re-run that could not, mark nothing.
 - A claim that was not proved never opens, reopens or counts; it is filed as what it is.
-- Two proved faults of one kind in one function are one finding (two nights would not draw the line alike), but none is
-  lost: it names both, and is fixed when neither proof shows anything.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from review_agents.identity import clean_path, fingerprint_of, fingerprints_of, similar
+from review_agents.identity import clean_path, fingerprint_of
 from review_agents.records import (
     Another,
     Candidate,
@@ -34,6 +28,7 @@ from review_agents.records import (
     Verification,
     VerificationState,
 )
+from review_agents.sameness import Claim, Known, Pair, carrying, in_order, pair_up
 
 # Statuses of the shell for a command that is not there: the reproduction did not run, so it proves nothing.
 DID_NOT_START = (126, 127)
@@ -42,33 +37,6 @@ DID_NOT_START = (126, 127)
 NEVER_IGNORED_BY_REPO = "reviewer"  # how the rules for it begin
 
 PROVED = (VerificationState.CONFIRMED, VerificationState.FLAKY)
-BEST_FIRST = (
-    VerificationState.CONFIRMED,
-    VerificationState.FLAKY,
-    VerificationState.UNVERIFIED,
-    VerificationState.NOT_REPRODUCED,
-)
-
-
-class Claim(Record):
-    """A candidate of this review with what the service's own re-run made of it."""
-
-    candidate: Candidate
-    verification: Verification
-    step: str  # which step claimed it, for example probe:readme
-
-
-class Known(Record):
-    """A finding of earlier reviews of the same repo."""
-
-    id: str
-    fingerprint: str
-    state: FindingState
-    candidate: Candidate  # as last seen
-    step: str  # which step saw it last
-    commit: str  # at which it was last seen
-    ignored: str = ""  # the operator's reason, while that ignore is in force
-    flaky: bool = False  # it showed only in some of the runs when it was seen last
 
 
 class Look(Record):
@@ -150,7 +118,7 @@ def merge(
 # Filing ------------------------------------------------------------------------------------
 
 
-def file_claim(pair: "Pair", *, reviewed_before: bool) -> Filed:
+def file_claim(pair: Pair, *, reviewed_before: bool) -> Filed:
     claim, known = pair.claim, pair.known
     proved = claim.verification.state in PROVED
     before = known.state if known else FindingState.CLAIMED
@@ -273,277 +241,3 @@ def ignored_by_repo(candidate: Candidate, repo_ignores: Sequence[Mapping[str, st
         ):
             return one.get("reason") or "no reason given"
     return None
-
-
-# Same or not -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    claim: Claim
-    known: Known | None
-
-
-def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[str]) -> list[Pair]:
-    """Each distinct claim with the earlier finding that it repeats, in a stable order.
-
-    Exact matches first, open findings before fixed ones; then by place; then moved files. An
-    earlier finding is taken at most once, and claims that meet at one are one.
-    """
-    exact: dict[str, Known] = {}
-    for finding in reversed(in_order(known)):  # so that the first in order wins
-        exact.update(dict.fromkeys(fingerprints_of(finding.candidate), finding))
-    exact |= {finding.fingerprint: finding for finding in known}
-    meeting: dict[str, list[Claim]] = {}
-    rest: list[list[Claim]] = []
-    for group in distinct(claims):
-        repeated = exact.get(fingerprint_of(group[0].candidate)) or min(
-            (exact[one] for claim in group for one in fingerprints_of(claim.candidate) if one in exact),
-            key=order_of,
-            default=None,
-        )
-        if repeated is None:
-            rest.append(group)
-        else:
-            meeting.setdefault(repeated.id, []).extend(group)
-    by_id = {finding.id: finding for finding in known}
-    pairs = [(sorted(group, key=rank), by_id[finding_id]) for finding_id, group in meeting.items()]
-
-    left = {finding.id: finding for finding in in_order(known) if finding.id not in meeting}
-    tracked = frozenset(files)
-    gone = {finding.id for finding in left.values() if not places_in(finding.candidate, tracked)}
-    for nearness, agree in NEAR:
-        near: dict[object, dict[str, Known]] = {}  # by place, then by id, in order
-        for finding in left.values():
-            for key in nearness(finding.candidate) if agree is not same_but_moved or finding.id in gone else ():
-                near.setdefault(key, {})[finding.id] = finding
-        unmatched = []
-        for group in rest:
-            keys = {key for claim in group for key in nearness(claim.candidate)}
-            firsts = (
-                next((finding for finding in near[key].values() if agree(group[0].candidate, finding.candidate)), None)
-                for key in keys
-                if key in near
-            )
-            match = min((finding for finding in firsts if finding is not None), key=order_of, default=None)
-            if match is None:
-                unmatched.append(group)
-                continue
-            pairs.append((group, left.pop(match.id)))
-            for key in nearness(match.candidate):
-                del near[key][match.id]
-        rest = unmatched
-    found: list[Known | None] = [finding for _, finding in pairs] + [None] * len(rest)
-    spoken = joined([group for group, _ in pairs] + rest)
-    return sorted(map(Pair, spoken, found), key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
-
-
-def rules_agree(mine: Candidate, theirs: Candidate) -> bool:
-    """Between two probes the rule must be the same, because theirs are exact; an agent's is a judgement."""
-    return mine.rule == theirs.rule or an_agent_spoke(mine, theirs)
-
-
-def same_but_moved(mine: Candidate, theirs: Candidate) -> bool:
-    return rules_agree(mine, theirs)
-
-
-def an_agent_spoke(mine: Candidate, theirs: Candidate) -> bool:
-    return Source.AGENT in (mine.source, theirs.source)
-
-
-def agents_spoke(mine: Candidate, theirs: Candidate) -> bool:
-    return mine.source is theirs.source is Source.AGENT
-
-
-def identity_without_path(candidate: Candidate) -> frozenset[tuple[object, ...]]:
-    """What stays when a file is renamed; empty where that is too little to go by."""
-    symbol = " ".join(candidate.places[0].symbol.split())
-    if not symbol:
-        return frozenset()
-    return frozenset({(candidate.kind, candidate.rule, symbol, candidate.shape)})
-
-
-def places_in(candidate: Candidate, files: frozenset[str]) -> bool:
-    return any(clean_path(place.file) in files for place in candidate.places)
-
-
-def places_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
-    """Where it is, as far as that tells faults apart: a place without a symbol may hold many."""
-    return frozenset(
-        (candidate.kind, clean_path(place.file), " ".join(place.symbol.split()))
-        for place in candidate.places
-        if place.symbol.strip()
-    )
-
-
-def quotes_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
-    """The lines that it quotes where there is no symbol."""
-    return frozenset(
-        (candidate.kind, clean_path(place.file), "", " ".join(place.quote.split()))
-        for place in candidate.places
-        if place.quote.strip() and not place.symbol.strip()
-    )
-
-
-def files_of(candidate: Candidate) -> frozenset[tuple[object, ...]]:
-    """The files of places that have no symbol."""
-    return frozenset(
-        (candidate.kind, clean_path(place.file), "") for place in candidate.places if not place.symbol.strip()
-    )
-
-
-Nearness = Callable[[Candidate], frozenset[tuple[object, ...]]]
-# What may make a claim a known finding, the surest first, and between whom it counts.
-NEAR: tuple[tuple[Nearness, Callable[[Candidate, Candidate], bool]], ...] = (
-    (places_of, rules_agree),
-    (quotes_of, an_agent_spoke),
-    (files_of, agents_spoke),
-    (identity_without_path, same_but_moved),
-)
-
-
-def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Claims of one fault together, the best proved first.
-
-    One fault: the same fingerprint, the same failing command, or an agent repeating what was
-    claimed about that place.
-    """
-    ordered = sorted(claims, key=lambda claim: (claim.candidate.source is Source.AGENT, rank(claim)))
-    first_with: dict[object, int] = {}  # a key's first claim
-    leader = list(range(len(ordered)))
-
-    def leader_of(number: int) -> int:
-        while leader[number] != number:
-            number = leader[number]
-        return number
-
-    for number, claim in enumerate(ordered):
-        candidate = claim.candidate
-        keys: list[object] = [*sorted(fingerprints_of(candidate)), *root_cause(candidate)]
-        places: list[object] = [*sorted(places_of(candidate), key=str), *sorted(quotes_of(candidate), key=str)]
-        same = [first_with[key] for key in keys if key in first_with]
-        if not same and candidate.source is Source.AGENT:
-            same = [first_with[key] for key in places if key in first_with][:1]
-        for other in same:
-            one, two = sorted((leader_of(other), leader_of(number)))
-            leader[two] = one
-        for key in keys + places:
-            first_with.setdefault(key, number)
-    groups: dict[int, list[Claim]] = {}
-    for number, claim in enumerate(ordered):
-        groups.setdefault(leader_of(number), []).append(claim)
-    return [sorted(group, key=rank) for group in groups.values()]
-
-
-def one_each(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Of each fault the claim that will speak for it, with the places of all, before anything is proved; in order."""
-    untried = Verification(state=VerificationState.UNVERIFIED)
-    claims = [Claim(candidate=one, verification=untried, step="") for one in dict.fromkeys(candidates)]
-    at = {claim.candidate: number for number, claim in enumerate(claims)}
-    groups = sorted(distinct(claims), key=lambda group: at[group[0].candidate])
-    return tuple(claim.candidate for claim in joined(groups))
-
-
-def joined(groups: Sequence[Sequence[Claim]]) -> list[Claim]:
-    """Of each group the best proved claim, with the places of all.
-
-    A place that would give one claim the fingerprint of another stays with the other.
-    """
-    taken = {one for group in groups for one in fingerprints_of(group[0].candidate)}
-    return [with_places(group, taken) for group in groups]
-
-
-def with_places(group: Sequence[Claim], taken: set[str]) -> Claim:
-    best = group[0]
-    places = {(place.file, place.line, place.symbol, place.quote): place for place in best.candidate.places}
-    mine = set(fingerprints_of(best.candidate))
-    for claim in group[1:]:
-        for place in claim.candidate.places:
-            one = fingerprint_of(best.candidate, place)
-            if one in mine or one not in taken:
-                places.setdefault((place.file, place.line, place.symbol, place.quote), place)
-                mine.add(one)
-                taken.add(one)
-    also = others(best, group[1:])
-    description = "\n\n".join([best.candidate.description, *map(in_passing, also)])
-    changes = {"places": tuple(places.values()), "also": also, "description": description}
-    candidate = best.candidate.model_copy(update=changes)
-    return best.model_copy(update={"candidate": candidate})
-
-
-MOST_OTHERS = 3
-
-
-def others(best: Claim, rest: Sequence[Claim]) -> tuple[Another, ...]:
-    """What agents proved about the same place that is not merely the same in other words."""
-    kept = [best.candidate]
-    found: list[Another] = []
-    for claim in rest:
-        candidate = claim.candidate
-        if candidate.source is not Source.AGENT or claim.verification.state is not VerificationState.CONFIRMED:
-            continue
-        if candidate.reproduction is None or any(same_words(candidate, one) for one in kept):
-            continue
-        kept.append(candidate)
-        found.append(
-            Another(title=candidate.title, description=candidate.description, reproduction=candidate.reproduction)
-        )
-    return tuple(found[:MOST_OTHERS])
-
-
-def same_words(one: Candidate, other: Candidate) -> bool:
-    """Whether one is the other in other words; not where one was said to differ, which their proofs had to show."""
-    return not one.differs and not other.differs and similar(one.title, other.title)
-
-
-def carrying(now: Candidate, before: Candidate) -> Candidate:
-    """With the proofs that earlier nights had of it, because they may be of another fault of the same place."""
-    earlier = list(before.also)
-    if before.source is Source.AGENT and before.reproduction is not None:
-        said = before.description.partition(f"\n\n{PASSING}")[0]
-        earlier.insert(0, Another(title=before.title, description=said, reproduction=before.reproduction))
-    also = list(now.also)
-    for one in earlier:
-        if not any(similar(one.title, title) for title in (now.title, *(other.title for other in also))):
-            also.append(one)
-    return now.model_copy(update={"also": tuple(also[:MOST_OTHERS])})
-
-
-PASSING = "Also proved at this place: "
-
-
-def in_passing(one: Another) -> str:
-    return f"{PASSING}{one.title}. {one.description}"
-
-
-def root_cause(candidate: Candidate) -> list[tuple[object, ...]]:
-    """The failing command, which shows one fault however many places repeat it."""
-    if candidate.reproduction is None:
-        return []
-    reproduction = candidate.reproduction
-    return [(candidate.kind, candidate.rule, candidate.shape, reproduction.command, reproduction.symptom)]
-
-
-def rank(claim: Claim) -> tuple[object, ...]:
-    """Best proof first; then what probes say, then severity, then something that never changes."""
-    candidate = claim.candidate
-    return (
-        BEST_FIRST.index(claim.verification.state),
-        candidate.source is Source.AGENT,
-        candidate.severity.rank,
-        fingerprint_of(candidate),
-        claim.step,
-        candidate.title,
-        candidate.description,
-        candidate.reproduction.command if candidate.reproduction else "",
-        [(place.file, place.line or 0, place.symbol, place.quote) for place in candidate.places],
-    )
-
-
-def order_of(finding: Known) -> tuple[object, ...]:
-    states = (FindingState.OPEN, FindingState.FIXED, FindingState.CLAIMED)
-    return (states.index(finding.state), finding.fingerprint, finding.id)
-
-
-def in_order(known: Iterable[Known]) -> list[Known]:
-    return sorted(known, key=order_of)

@@ -10,11 +10,11 @@ from datetime import date
 
 from review_agents import claims
 from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Flavour, Focus, Profile
-from review_agents.lifecycle import one_each
 from review_agents.parsing import MOST_CALLS
 from review_agents.probes.source_tree import is_test_path, parsed
 from review_agents.prompts import render
 from review_agents.records import Candidate, Message, ProbeResult, ProbeState, Repo, Role
+from review_agents.sameness import one_each
 from review_agents.tools import offered
 from review_agents.visible import beginning, cut, quoted
 

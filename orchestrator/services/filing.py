@@ -11,8 +11,9 @@ from orchestrator.store.findings import FindingRow, Sighting, add_or_find
 from orchestrator.store.findings import get as get_finding
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents.identity import clean_path
-from review_agents.lifecycle import Filed, Known
+from review_agents.lifecycle import Filed
 from review_agents.records import Candidate, FindingState, VerificationState
+from review_agents.sameness import Known
 
 IGNORED_BY_REPO = "repo: "
 

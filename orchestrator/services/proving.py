@@ -9,7 +9,7 @@ import re
 
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.verifying import Verifier, folded
-from review_agents.lifecycle import PROVED, Known, Recheck
+from review_agents.lifecycle import PROVED, Recheck
 from review_agents.records import (
     Candidate,
     Environment,
@@ -20,6 +20,7 @@ from review_agents.records import (
     Verification,
     VerificationState,
 )
+from review_agents.sameness import Known
 from review_agents.visible import beginning, ending, quoted
 
 ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"

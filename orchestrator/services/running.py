@@ -32,7 +32,7 @@ from orchestrator.store.measurements import MeasurementRow
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents import lifecycle, repo_settings
 from review_agents.identity import fingerprint_of
-from review_agents.lifecycle import Claim, Filed, Known, Look, Recheck
+from review_agents.lifecycle import Filed, Look, Recheck
 from review_agents.ports import Checkout, NodeAway, RepoProblem, Stopped, Workspace
 from review_agents.records import (
     Candidate,
@@ -49,6 +49,7 @@ from review_agents.records import (
     Verification,
     VerificationState,
 )
+from review_agents.sameness import Claim, Known
 
 if TYPE_CHECKING:
     from review_agents.probes import Prepared, Probe

@@ -8,8 +8,9 @@ from orchestrator.services import filing
 from orchestrator.store.findings import FindingRow, Sighting
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.session import Sessions
-from review_agents.lifecycle import Claim, Filed, Known, merge
+from review_agents.lifecycle import Filed, merge
 from review_agents.records import FindingState, Lifecycle, Place
+from review_agents.sameness import Claim, Known
 from tests.factories import NOON, make_candidate, make_repo, make_review, make_verification
 
 
