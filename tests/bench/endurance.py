@@ -1,7 +1,8 @@
 """One review after another in real sandboxes: memory and descriptors stay flat, and nothing is left over.
 
-A review has no dependencies, three checks and one scripted focus. A run that was interrupted goes on where it stopped;
-each stretch begins with processes of its own, whose memory is looked at from its tenth review on.
+A review has no dependencies, three checks and one scripted focus. A run that was interrupted goes on where it stopped,
+at the same commit; each stretch begins with processes of its own, whose memory is looked at from its tenth review on. A
+review that does not end is counted, and its stretch is over.
 """
 
 import json
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import func, select
 
 from orchestrator.services.views import ReviewState
@@ -21,8 +21,9 @@ from orchestrator.store.logs import Log, LogChunk
 from orchestrator.store.reviews import Review
 from orchestrator.store.steps import CandidateRow, Step
 from tests.bench.faults import prepared, wrong_in
-from tests.bench.figures import record
-from tests.support.stage import Stage, children_of, wait_for
+from tests.bench.figures import commit, of_this_commit, record
+from tests.support.stage import Stage, children_of
+from tests.support.waiting import wait_for
 
 REVIEWS = 500
 PATIENCE_S = 60.0
@@ -44,22 +45,21 @@ class Reading:
 
 def run(number: int = REVIEWS, *, kept: Path = KEPT, keep_figures: bool = True) -> dict[str, float]:
     """Writes docs/figures/endurance.json once all are done."""
-    done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"stretches": []}
-    so_far = sum(stretch["reviews"] for stretch in done["stretches"])
-    if so_far < number:
-        try:
-            with prepared("bubblewrap") as one:
-                stretch = Stretch(one)
-                for _ in range(so_far, number):
-                    stretch.review()
-                    kept.write_text(json.dumps({"stretches": [*done["stretches"], stretch.told()]}, indent=1))
-                stretch.end()
-                done["stretches"].append(stretch.told())
-                kept.write_text(json.dumps(done, indent=1))
-        except pytest.skip.Exception as skipped:
-            print(f"No reviews: {skipped}")
-    figures = figures_of(done["stretches"])
-    if keep_figures and figures["reviews"] >= REVIEWS:
+    done = of_this_commit(json.loads(kept.read_text())["stretches"]) if kept.exists() else []
+    while (missing := number - sum(stretch["reviews"] for stretch in done)) > 0:
+        with prepared("bubblewrap") as one:
+            stretch = Stretch(one)
+            while missing and not stretch.hung:
+                stretch.review()
+                missing -= 1
+                kept.write_text(json.dumps({"stretches": [*done, stretch.told()]}, indent=1))
+            stretch.end()
+            done.append(stretch.told())
+            kept.write_text(json.dumps({"stretches": done}, indent=1))
+    figures = figures_of(done)
+    if keep_figures and len(of_this_commit(done)) < len(done):
+        print("Nothing is recorded: the commit changed on the way. Run it again.")
+    elif keep_figures and figures["reviews"] >= REVIEWS:
         record("endurance", figures, libraries=("celery", "sqlalchemy", "psycopg"))
     return figures
 
@@ -67,6 +67,7 @@ def run(number: int = REVIEWS, *, kept: Path = KEPT, keep_figures: bool = True) 
 def figures_of(stretches: list[dict[str, Any]]) -> dict[str, float]:
     return {
         "reviews": sum(one["reviews"] for one in stretches),
+        "hung": sum(one["hung"] for one in stretches),
         "leaked": sum(len(one["leaked"]) for one in stretches),
         "wrong": sum(len(one["wrong"]) for one in stretches),
         "stretches": len(stretches),
@@ -81,6 +82,8 @@ class Stretch:
 
     def __init__(self, one: Stage):
         self.one = one
+        self.commit = commit()
+        self.hung = False  # its last review did not end
         self.seconds: list[float] = []
         self.wrong: list[str] = []
         self.leaked: list[str] = []
@@ -90,7 +93,10 @@ class Stretch:
         """One more, from its repo to nothing left."""
         began = time.monotonic()
         review_id = self.one.submit(self.one.new_repo())
-        wait_for(lambda: self.one.page(review_id).row.state.ended, PATIENCE_S, "a review did not end")
+        try:
+            wait_for(lambda: self.one.page(review_id).row.state.ended, PATIENCE_S)
+        except AssertionError:
+            self.hung = True
         self.seconds.append(time.monotonic() - began)
         self.wrong += [f"review {len(self.seconds)}: {words}" for words in wrong_in(self.one.page(review_id))]
         with suppress(AssertionError):
@@ -126,7 +132,9 @@ class Stretch:
         first, last = settled[:tenth], settled[-tenth:]
         growth = statistics.median(one.memory_mib for one in last) - statistics.median(one.memory_mib for one in first)
         return {
+            "commit": self.commit,
             "reviews": len(self.seconds),
+            "hung": self.hung,
             "median_s": round(statistics.median(self.seconds), 2),
             "wrong": self.wrong,
             "leaked": [*self.leaked, *self.not_flat(growth, last[-1].descriptors - first[0].descriptors)],

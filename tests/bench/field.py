@@ -1,7 +1,7 @@
 """Real repositories, each really reviewed, every finding judged by hand: what docs/field-tests.md is made of.
 
 `python -m tests.bench field MIRRORS` reviews the repos named in docs/field-tests.toml, one after another, from local
-clones (MIRRORS/OWNER+NAME, bare or not). Exports are kept, so that it goes on where it stopped. Afterwards
+clones (MIRRORS/OWNER+NAME, bare or not). Exports are kept: at the same commit it goes on where it stopped. Afterwards
 docs/field-tests.json holds what each review found and ran, in short; findings that nobody has judged are printed.
 """
 
@@ -26,7 +26,7 @@ LONGEST_S = 1800
 
 def run(mirrors: Path, keep: Path, *, only: tuple[str, ...] = (), again: bool = False) -> dict[str, float]:
     """Review what has not been reviewed yet (or what `only` names), write the summary and return the figures."""
-    keep.mkdir(parents=True, exist_ok=True)
+    figures.same_commit(keep)
     known = read_judged()
     for repo in known["repo"]:
         name = repo["name"]
@@ -40,6 +40,7 @@ def run(mirrors: Path, keep: Path, *, only: tuple[str, ...] = (), again: bool = 
         for repo in known["repo"]
         if (export := keep / f"{file_name(repo['name'])}.json").exists()
     ]
+    figures.same_commit(keep)
     write_summary(summaries)
     for line in to_judge(summaries, known):
         print(line)

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,12 +15,17 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "figures"
 
 
-def record(name: str, figures: Mapping[str, float], *, libraries: tuple[str, ...] = (), **beside: Any) -> Path:
-    """Write docs/figures/NAME.json. `beside` is what is no number: a model's name, a table."""
+def record(
+    name: str, figures: Mapping[str, float], *, libraries: tuple[str, ...] = (), measured_at: str = "", **beside: Any
+) -> Path:
+    """Write docs/figures/NAME.json. `beside` is what is no number: a model's name, a table, a note.
+
+    measured_at     the commit, where what is there now only counts what an earlier one did
+    """
     content = {
         "name": name,
         "date": datetime.now(UTC).date().isoformat(),
-        "commit": commit(),
+        "commit": measured_at or commit(),
         "machine": machine(),
         "versions": {"python": platform.python_version(), **{lib: metadata.version(lib) for lib in libraries}},
         "command": command(),
@@ -34,10 +39,36 @@ def record(name: str, figures: Mapping[str, float], *, libraries: tuple[str, ...
 
 
 def commit() -> str:
-    """The measured commit; "+changes" when tracked files differ from it, docs/figures aside."""
-    short = git("rev-parse", "--short=12", "HEAD")
+    """The last one that changed more than docs; "+changes" when tracked files differ from it, docs aside."""
+    short = git("log", "-1", "--format=%h", "--abbrev=12", "--", ".", ":!docs")
     dirty = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
     return short + ("+changes" if dirty else "")
+
+
+def same_commit(folder: Path) -> None:
+    """Stamp a folder of kept results with the commit. What another commit left there is not gone on with.
+
+    Called again before anything is recorded: what was measured must be what is there still.
+    """
+    stamp, now = folder / "commit", commit()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not stamp.exists():
+        if any(folder.iterdir()):
+            raise SystemExit(f"{folder} does not say at which commit its results were measured. Keep them elsewhere.")
+        stamp.write_text(now, encoding="utf-8")
+    if (measured := stamp.read_text(encoding="utf-8")) != now:
+        raise SystemExit(
+            f"The results in {folder} were measured at {measured}, and this is {now}. Keep them elsewhere."
+        )
+
+
+def of_this_commit(kept: Collection[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The kept results that were measured at the commit that is there now; the others are to be measured again."""
+    now = commit()
+    same = [one for one in kept if one.get("commit") == now]
+    if len(same) < len(kept):
+        print(f"{len(kept) - len(same)} results of another commit do not count.", flush=True)
+    return same
 
 
 def git(*args: str) -> str:

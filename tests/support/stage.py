@@ -268,6 +268,11 @@ class Queue(RedisServer):
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def is_read(self) -> bool:
+        """No message waits, and none is in somebody's hands."""
+        queue = self.client()
+        return not queue.exists("unacked") and not any(queue.type(key) == b"list" for key in queue.keys("*"))
+
     def lose_everything(self) -> None:
         """Killed, its files gone."""
         self.stop()

@@ -23,7 +23,7 @@ from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings, load
 from tests.support import tiny
 
-CONTROL = "control"  # below the data folder
+CONTROL, TOLD = "control", "told"  # a folder below the data folder; a file in it: the worker told its child to end
 PATIENCE_S = 600.0
 
 
@@ -40,6 +40,7 @@ def main() -> None:
         jobs.run_beat(settings)
         return
     hold_up(settings.data / CONTROL)
+    say_when_told(settings.data / CONTROL)
     jobs.run_worker(settings, build=build)
 
 
@@ -71,6 +72,16 @@ def hold_up(control: Path) -> None:
 
     Job.step = step_with_pauses  # type: ignore[method-assign]
     StepRun.open = open_and_wait  # type: ignore[method-assign]
+
+
+def say_when_told(control: Path) -> None:
+    tell = jobs.tell_children_to_end
+
+    def tell_and_say() -> None:
+        tell()
+        (control / TOLD).write_text("")
+
+    jobs.tell_children_to_end = tell_and_say
 
 
 def wait(control: Path, step: str, when: str) -> None:

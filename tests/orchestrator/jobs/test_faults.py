@@ -30,6 +30,22 @@ def test_what_differs_from_a_review_that_nobody_disturbed_is_told() -> None:
     assert not result.well
 
 
+@pytest.mark.parametrize(
+    ("case", "may"),
+    [
+        (Case("kill worker", "verify", "box"), {"verify"}),
+        (Case("kill worker", "verify", "ended"), {"verify", "merge"}),
+        (Case("kill redis", "checkout", seconds=5), {"checkout", "prepare"}),
+        (Case("kill worker", "prepare", "box"), {"prepare", "probe:install"}),
+        (Case("kill node", "record"), {"record", "focus:correctness"}),
+        (Case("the message never comes"), set()),
+    ],
+    ids=lambda case: case.name if isinstance(case, Case) else None,
+)
+def test_only_the_step_in_which_it_happened_may_be_done_again(case: Case, may: set[str]) -> None:
+    assert {step for step in (*STEPS, "probe:install") if faults.may_repeat(case, step)} == may
+
+
 @pytest.fixture(scope="module")
 def stages() -> Iterator[dict[str, Stage]]:
     """By sandbox; one at a time, because each has the same cables."""
