@@ -85,6 +85,7 @@ def app_options(settings: Settings, *, states: bool = False) -> Options:
         keys=settings.keys,
         hosts=settings.hosts,
         max_body_bytes=settings.max_body_bytes,
+        states_bytes=settings.states_bytes,
         states_model=fingerprint(find(settings.model)) if states else "",
     )
 

@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     queue: int = Field(64, ge=1)  # requests that may wait
     prefix_bytes: int = Field(2 << 30, ge=0)  # of the prefix store; 0 switches it off
     max_body_bytes: int = Field(64 << 20, ge=1024)
+    states_bytes: int = Field(1 << 30, ge=1024)  # of the states that one answer to a trainer may hold
     stall_s: float = Field(120.0, gt=0)  # silence after which /health calls the running request stalled
 
     # Sampling of requests that name none; empty: the model's generation config, else OpenAI's

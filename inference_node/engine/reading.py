@@ -71,3 +71,6 @@ def check(request: StatesRequest, facts: TargetFacts) -> None:
     layer = next((tap for tap in request.taps if not 0 <= tap < facts.layers), None)
     if layer is not None or not request.taps:
         raise UnknownLayer(layer, layers=facts.layers)
+    twice = next((tap for tap in request.taps if request.taps.count(tap) > 1), None)
+    if twice is not None:
+        raise NodeError(f"Layer {twice} was named more than once. Name each layer once.")

@@ -131,6 +131,7 @@ def load_fast(
         drafter=loaded.config.kind if loaded is not None else draft,
         rollback=rollback if shape.recurrent_layers else "none",
         layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
         weight_bytes=made.bytes,
         slice_rows=CHUNK if where.type == "cpu" else SLICE,
     )

@@ -49,7 +49,7 @@ def encode(states: torch.Tensor, *, form: str, model: str, tokens: Sequence[int]
 
 def decode(body: bytes, checksum: str, *, model: str, tokens: Sequence[int], taps: Sequence[int]) -> torch.Tensor:
     """[n, taps, hidden] bf16. Raises BrokenBody, and OtherStates naming what differs."""
-    if checksum != hashlib.sha256(body).hexdigest():
+    if checksum != sha256(body):
         raise BrokenBody(f"The checksum of {len(body)} bytes of states is not the one that was sent with them.")
     try:
         tensors, told = load(body), _metadata(body)
@@ -66,6 +66,11 @@ def decode(body: bytes, checksum: str, *, model: str, tokens: Sequence[int], tap
     if told["form"] == "fp8":
         states = states.to(torch.float32) * tensors["scale"][..., None]
     return states.to(torch.bfloat16)
+
+
+def sha256(body: bytes) -> str:
+    """What CHECKSUM's header carries."""
+    return hashlib.sha256(body).hexdigest()
 
 
 def tokens_hash(tokens: Sequence[int]) -> str:

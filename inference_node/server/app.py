@@ -25,7 +25,8 @@ class Options:
     send_timeout_s: float = 60.0
     returning_bytes: int = 64 << 20
     states_model: str = ""  # fingerprint of the model whose states are served to a trainer; empty: they are not
-    states_at_once: int = 4  # answers with states that are computed or sent: each may be a hundred megabytes
+    states_at_once: int = 4  # answers with states that are computed or sent
+    states_bytes: int = 1 << 30  # of states, in each of them at most
 
 
 def create_app(node: Node, options: Options | None = None) -> FastAPI:

@@ -2,11 +2,11 @@
 
 asked     {"tokens": [...], "taps": [...], "form": "bf16" | "fp8", "model": fingerprint that is expected}
 answered  a safetensors body (models/states.py) and the header X-States-SHA256
+too large 413 with both numbers, before anything is computed: an answer is held whole, in several forms
 busy      429 with Retry-After, when as many answers are under way as may be: they are large
 """
 
 import asyncio
-import hashlib
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -66,20 +66,22 @@ async def states(body: StatesWire, http: Request, here: Here) -> Response:
             param="model",
             code="other_model",
         )
+    _check_size(here, body)
     places: Places = http.app.state.places
     places.take()
     try:
-        content = await unless_gone(http, _content(here, body, http.client.host if http.client else ""))
+        content, checksum = await unless_gone(http, _content(here, body, http.client.host if http.client else ""))
     except ClientGone:
         places.give_back()
         return Response(status_code=499)  # nobody reads it
     except BaseException:
         places.give_back()
         raise
-    return Parts(content, places, here.options.send_timeout_s)
+    return Parts(content, checksum, places, here.options.send_timeout_s)
 
 
-async def _content(here: Door, body: StatesWire, client: str) -> bytes:
+async def _content(here: Door, body: StatesWire, client: str) -> tuple[bytes, str]:
+    """A body and its checksum."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[StatesRead] = loop.create_future()
 
@@ -99,19 +101,35 @@ async def _content(here: Door, body: StatesWire, client: str) -> bytes:
     rows = read.rows
     if rows is None:
         raise read.error or Failed()
-    return await run_in_threadpool(
-        lambda: states_form.encode(
+
+    def encoded() -> tuple[bytes, str]:
+        content = states_form.encode(
             rows, form=body.form, model=here.options.states_model, tokens=body.tokens, taps=body.taps
         )
-    )
+        return content, states_form.sha256(content)
+
+    return await run_in_threadpool(encoded)  # a second and more for a long text: other clients are answered meanwhile
+
+
+def _check_size(here: Door, body: StatesWire) -> None:
+    """Raises Refused for states that are too large for one answer."""
+    each = 2 * here.node.facts.hidden * len(body.taps)
+    asked, most = each * len(body.tokens), here.options.states_bytes
+    if asked > most:
+        raise Refused(
+            f"The states of {len(body.tokens)} tokens at {len(body.taps)} layers are {asked} bytes; an answer may hold "
+            f"{most} (LAMPNODE_STATES_BYTES here). Ask for {most // each} tokens at most, or for fewer layers.",
+            status=413,
+            param="tokens",
+            code="states_too_large",
+        )
 
 
 class Parts(Response):
     """A large body in parts, so that no more of it waits to be sent than the client takes; then the place is free."""
 
-    def __init__(self, content: bytes, places: Places, send_timeout_s: float) -> None:
+    def __init__(self, content: bytes, checksum: str, places: Places, send_timeout_s: float) -> None:
         self._places, self._send_timeout_s = places, send_timeout_s
-        checksum = hashlib.sha256(content).hexdigest()
         super().__init__(content, media_type="application/octet-stream", headers={states_form.CHECKSUM: checksum})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

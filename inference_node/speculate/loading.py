@@ -98,6 +98,7 @@ def load_reference(
         drafter=drafts.name,
         rollback=rollback if text.deltas else "none",
         layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
         weight_bytes=text.weight_bytes,
     )
     told("ready", 1.0)

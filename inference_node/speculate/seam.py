@@ -240,6 +240,7 @@ class TargetFacts:
     drafter: str  # dflash | dflash2 | ngram | mtp | none | a test's own
     rollback: str  # replay | snapshots | fold | none (nothing recurrent)
     layers: int = 0  # of the target: those that may be tapped
+    hidden: int = 0  # width of a layer's output
     weight_bytes: int = 0
     slice_rows: int = CHUNK  # prompt rows that should be given at once, for speed alone; a multiple of CHUNK
 

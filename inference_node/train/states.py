@@ -62,7 +62,8 @@ class RemoteTarget:
     ) -> None:
         """module: with embedding, norm and head in place. model: the fingerprint that the node's must have."""
         self.module, self.taps, self.model, self.device, self.kind = module, tuple(taps), model, device, kind
-        self.asked = (*self.taps, layers - 1) if last else self.taps
+        self.asked = tuple(dict.fromkeys((*self.taps, layers - 1) if last else self.taps))  # each layer once
+        self._last = layers - 1
         self.wants_last, self.ahead, self.patience_s, self.told = last, ahead, patience_s, told
         self.bytes = 0  # of states that arrived whole
         self._http = httpx.Client(
@@ -166,8 +167,9 @@ class RemoteTarget:
             reply.content, reply.headers.get(CHECKSUM, ""), model=self.model, tokens=sample.tokens, taps=self.asked
         )
         self.bytes += len(reply.content)
-        feature = rows[:, : len(self.taps)].flatten(1)
-        return States(feature, rows[:, -1].clone() if self.wants_last else None)
+        feature = rows[:, [self.asked.index(tap) for tap in self.taps]].flatten(1)
+        last = rows[:, self.asked.index(self._last)].clone() if self.wants_last else None  # a view would keep all taps
+        return States(feature, last)
 
 
 class _Busy(Exception):

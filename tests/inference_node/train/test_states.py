@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
+from fastapi import FastAPI
 from safetensors.torch import load, load_file, save_file
 from typer.testing import CliRunner
 
@@ -20,6 +22,7 @@ from inference_node.models.errors import NodeError
 from inference_node.models.files import find
 from inference_node.node import app_options, open_engine
 from inference_node.server.app import create_app
+from inference_node.server.states import Places
 from inference_node.settings import Settings
 from inference_node.train import arm as arms
 from inference_node.train import run
@@ -45,6 +48,15 @@ def settings_of(folder: Path) -> Settings:
 def node(fabricated) -> Iterator[tuple[str, Engine]]:
     with served(settings_of(fabricated(FAMILY).target), states=True) as found:
         yield found
+
+
+@contextmanager
+def running(app: FastAPI) -> Iterator[str]:
+    background = Background(app)
+    try:
+        yield background.url
+    finally:
+        background.stop()
 
 
 @pytest.fixture(scope="module")
@@ -163,11 +175,56 @@ def test_prompts_are_answered_in_between_and_their_answers_do_not_change(node) -
         ({"form": "int4"}, "form"),
         ({"tokens": [1] * 5000}, "4096"),
         ({"layers": [1]}, "layers"),
+        ({"taps": [1, 0, 1]}, "Layer 1 was named more than once"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(node, change, told: str) -> None:
     reply = httpx.post(f"{node[0]}/states", json={"tokens": [1, 2, 3], "taps": [0], **change})
     assert reply.status_code == 400 and told in reply.json()["error"]["message"]
+
+
+def test_states_that_are_too_large_for_an_answer_are_refused_with_both_numbers(node, fabricated) -> None:
+    _, engine = node
+    options = app_options(settings_of(fabricated(FAMILY).target).model_copy(update={"states_bytes": 1024}), states=True)
+    with running(create_app(engine, options)) as url:
+        fits = httpx.post(f"{url}/states", json={"tokens": [1, 2, 3, 4], "taps": [0, 1]})
+        reply = httpx.post(f"{url}/states", json={"tokens": [1, 2, 3, 4, 5], "taps": [0, 1]})
+    assert fits.status_code == 200, "4 tokens, 2 layers of 64 numbers, 2 bytes each"
+    told = reply.json()["error"]["message"]
+    assert reply.status_code == 413 and "1280 bytes" in told and "1024" in told and "4 tokens at most" in told
+
+
+def test_a_body_is_hashed_beside_the_loop_that_answers_everybody(node, fabricated, monkeypatch) -> None:
+    threads: dict[str, int] = {}
+    take, sha256 = Places.take, form.sha256
+
+    def taken(places: Places) -> None:
+        threads["loop"] = threading.get_ident()
+        take(places)
+
+    def hashed(body: bytes) -> str:
+        threads["hash"] = threading.get_ident()
+        return sha256(body)
+
+    monkeypatch.setattr(Places, "take", taken)
+    monkeypatch.setattr(form, "sha256", hashed)
+    reply = httpx.post(f"{node[0]}/states", json={"tokens": [1, 2], "taps": [0]})
+    assert reply.headers[form.CHECKSUM] == sha256(reply.content)
+    assert threads["hash"] != threads["loop"]
+
+
+@pytest.mark.parametrize("taps", [(0, 3), (2, 2)], ids=["the last layer is a tap", "a layer is tapped twice"])
+def test_a_layer_that_is_wanted_twice_is_sent_once(node, ends, opened, taps: tuple[int, ...]) -> None:
+    here = LocalTarget(opened(FAMILY).module, taps, last=True).states(SAMPLES[:1])[0]
+    far = RemoteTarget(
+        node[0], ends.module, taps, layers=ends.shape.layers, model=form.fingerprint(ends.files), last=True,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    sent = far.states(SAMPLES[:1])[0]
+    far.close()
+    assert len(set(far.asked)) == len(far.asked) == 2 and sent.last is not None
+    for a, b in ((here.feature, sent.feature), (here.last, sent.last)):
+        assert a.shape == b.shape and float((a - b).abs().max() / a.std()) < 0.05
 
 
 def test_a_node_that_only_answers_prompts_is_named(fabricated, ends) -> None:
