@@ -26,6 +26,8 @@ LAUNCH_US = 5.0
 CONTEXTS = (1024, 16384, 65536)
 WOKEN = (8, 31, 47, 88)
 TAUS = (7.35, 4.9)
+FOLDED = 5
+"""Rows that a verify folds of the block before it; a plain decode has one row to fold."""
 
 OPENING = f"""# What a Strix Halo should give
 
@@ -104,7 +106,8 @@ def expected_ms(count: list[traffic.Part]) -> float:
 
 
 def _verify(rows: int, woken: int, context: int, weight: float) -> list[traffic.Part]:
-    return traffic.verify(SHAPES[SHAPE], rows=rows, woken=woken, context=context, folded=5, weight=weight)
+    folded = min(FOLDED, rows)
+    return traffic.verify(SHAPES[SHAPE], rows=rows, woken=woken, context=context, folded=folded, weight=weight)
 
 
 def _draft(context: int, weight: float) -> list[traffic.Part]:
