@@ -19,12 +19,16 @@ SUITES = (
 
 
 class Outcomes:
-    """Test ids with whether they passed."""
+    """Test ids with whether they passed, and which were skipped."""
 
     def __init__(self) -> None:
         self.passed: dict[str, bool] = {}
+        self.skipped: list[str] = []
 
     def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.skipped:
+            self.skipped.append(report.nodeid)
+            return
         if report.when == "call" or report.failed:
             self.passed[report.nodeid] = report.passed and self.passed.get(report.nodeid, True)
 
@@ -32,12 +36,15 @@ class Outcomes:
 def run() -> dict[str, float]:
     outcomes = Outcomes()
     pytest.main([*SUITES, "-q", "--no-header", "-p", "no:cacheprovider"], plugins=[outcomes])
+    missing = [suite for suite in SUITES if not any(name.startswith(suite) for name in outcomes.passed)]
+    if outcomes.skipped or missing:
+        raise SystemExit(f"Nothing is recorded: not tried were {', '.join([*outcomes.skipped, *missing])}.")
     attacks: dict[str, bool] = {}
     for name, passed in outcomes.passed.items():
         found = re.search(r"\[(.*)\]$", name)
         for attack in ESCAPES if name == SUITES[-1] else [found[1]] if found else []:
             attacks[attack] = attacks.get(attack, True) and passed
-    result = {
+    result: dict[str, float] = {
         "attacks": len(attacks),
         "obeyed": sum(not held for held in attacks.values()),
         "tests": len(outcomes.passed),
