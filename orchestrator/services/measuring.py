@@ -4,17 +4,13 @@ Its time is bounded by a setting, whatever a repo has to offer. It never fails a
 is its reason. Only a slowdown that a second, independent block confirmed becomes a finding.
 """
 
-import math
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
-from importlib import resources
+from datetime import date
 from typing import TYPE_CHECKING
 
-from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import delete
+from pydantic import ValidationError
 from sqlalchemy.orm import Session as Database
 
 from orchestrator.measure import profiles, protocol, verdict
@@ -27,36 +23,25 @@ from orchestrator.measure.records import (
     Ran,
     Side,
     Surroundings,
-    Unit,
     Why,
 )
 from orchestrator.measure.verdict import Compared, Void
 from orchestrator.sandbox.contract import Description, NeedsMissing, SandboxError
-from orchestrator.services import bases, bisecting, pairs
+from orchestrator.services import bases, bisecting, nights, pairs, slowdowns
 from orchestrator.services.bases import Built
 from orchestrator.services.job import UNWANTED, Job, StepRun
 from orchestrator.services.job import Outcome as StepOutcome
 from orchestrator.services.pairs import Pair, Timed
-from orchestrator.store import comparisons, measurements, transcripts
-from orchestrator.store.comparisons import ComparisonRow
-from orchestrator.store.measurements import MeasurementRow
+from orchestrator.store import comparisons, transcripts
 from review_agents.ports import Checkout, CommandFailed, RepoProblem
 from review_agents.records import (
     Benchmark,
     BenchmarkKind,
-    Candidate,
-    Change,
     Entry,
     Environment,
-    Kind,
-    Measurement,
-    Place,
     ProbeResult,
     ProbeState,
     Repo,
-    Reproduction,
-    Severity,
-    Symptom,
     Verdict,
 )
 from review_agents.tools import Measure
@@ -69,13 +54,8 @@ STEP, POSITION = "measure:base", 400
 MOST_SHARE = 0.5  # of the review's time that is left
 SAME_CODE_PAIRS = 30  # that are remembered of a series
 MOST_PROFILED = 3
-NOTICED_START_S = 0.05  # more time to import something or to start a program
-NOTICED_MEMORY, NOTICED_BYTES = 0.10, 10 << 20
 MOST_OF_EQUAL_CODE = 3  # benchmarks, when base and head are one commit
 MEASURE, MOST_ASKED = "measure", 6  # the agents' tool
-RULE, MEMORY_RULE = "slower-than-base", "more-memory-than-base"
-COMPARISON = TypeAdapter(Comparison)
-SURROUNDINGS = TypeAdapter(Surroundings)
 
 
 class NotCompared(Exception):
@@ -371,8 +351,8 @@ class Comparing:
     # What becomes of it -------------------------------------------------------------------
 
     def outcome(self, found: Sequence[Comparison]) -> StepOutcome:
-        alarms = [one for one in found if not one.same_code and worth_a_finding(one)]
-        candidates = tuple(slower(one, self.head) for one in alarms)
+        alarms = [one for one in found if not one.same_code and slowdowns.worth_a_finding(one)]
+        candidates = tuple(slowdowns.candidate(one, self.head) for one in alarms)
         searched = bisecting.searched(self.job, self.run, self.head, self.base, alarms) if alarms else {}
         earlier = [] if alarms else bisecting.of_series(self.job, self.run, self.head, found)
         if searched:
@@ -411,10 +391,11 @@ class Comparing:
             probe=NAME, state=state, reason=reason[:1000], summary=summary, facts=facts, candidates=candidates
         )
         now = self.job.shop.clock()
-        nights = [(one, self.around(one.benchmark)) for one in found]
+        arounds = [self.around(one.benchmark) for one in found]
 
         def also(db: Database) -> None:
-            keep(db, self.job, nights, now)
+            for one, around in zip(found, arounds, strict=True):
+                nights.keep_compared(db, self.job, one, around, now)
             bisecting.keep(db, self.job, [*bisecting.of_tonight(alarms, searched, now), *earlier], now)
 
         return StepOutcome(result.model_dump(mode="json"), summary=summary, reason=reason[:1000], also=also)
@@ -455,194 +436,3 @@ def wished_for(arguments: str) -> Benchmark | None:
         return None
     name = f"agent: {call.name}"
     return Benchmark(name=name, kind=BenchmarkKind.AGENT, command=call.command, environment=call.environment)
-
-
-# Rows ----------------------------------------------------------------------------------------
-
-
-def keep(db: Database, job: Job, found: Sequence[tuple[Comparison, Surroundings]], now: datetime) -> None:
-    """Each comparison, and the head's sessions as a night of its series."""
-    for one, around in found:
-        same = (ComparisonRow.review_id == job.review_id, ComparisonRow.name == one.name)
-        db.execute(delete(ComparisonRow).where(*same), execution_options={"synchronize_session": False})
-        best = one.outcome.best
-        db.add(
-            ComparisonRow(
-                review_id=job.review_id,
-                repo_id=job.asked.repo_id,
-                name=one.name,
-                kind=str(one.benchmark.kind),
-                unit=str(one.metric.unit),
-                machine_key=one.machine_key,
-                base_commit=one.base_commit,
-                head_commit=one.head_commit,
-                same_code=one.same_code,
-                at=now,
-                verdict=one.outcome.verdict,
-                ratio=best.ratio if best else None,
-                low=best.low if best else None,
-                high=best.high if best else None,
-                void=sum(taken.session.void for taken in one.taken),
-                body=COMPARISON.dump_python(one, mode="json"),
-            )
-        )
-        keep_night(db, job, one, around, now)
-
-
-def keep_night(db: Database, job: Job, one: Comparison, around: Surroundings, now: datetime) -> None:
-    """A probe may have timed the same command already: then its night gets the verdict, and stays what it is."""
-    change = change_of(one.outcome)
-    verdict_json = change.model_dump(mode="json") if change else None
-    known = measurements.named(db, job.review_id, one.name)
-    if known is not None:
-        known.verdict = verdict_json
-        return
-    measured = Measurement(
-        name=one.name,
-        command=one.benchmark.command,
-        unit=str(one.metric.unit),
-        sessions=tuple(
-            taken.session.model_copy(update={"value": protocol.value_of(taken.session, one.metric) or 0.0})
-            for taken in one.taken
-            if taken.side is Side.HEAD and (taken.session.void or protocol.value_of(taken.session, one.metric))
-        ),
-    )
-    db.add(
-        MeasurementRow(
-            review_id=job.review_id,
-            repo_id=job.asked.repo_id,
-            name=one.name,
-            command=measured.command,
-            unit=measured.unit,
-            machine_key=one.machine_key,
-            commit=one.head_commit,
-            at=now,
-            sessions=[session.model_dump(mode="json") for session in measured.sessions],
-            median=measured.median if one.outcome.best else None,  # of a contaminated block there is no number
-            spread=measured.spread if one.outcome.best else None,
-            contaminated=measured.contaminated,
-            note="" if one.outcome.best else one.outcome.reason,
-            verdict=verdict_json,
-            surroundings=SURROUNDINGS.dump_python(around, mode="json"),
-        )
-    )
-
-
-def change_of(outcome: Outcome) -> Change | None:
-    best = outcome.best
-    return None if best is None else Change(ratio=best.ratio, low=best.low, high=best.high, verdict=outcome.verdict)
-
-
-def worth_a_finding(one: Comparison) -> bool:
-    """Whether a confirmed slowdown is one that somebody notices; smaller ones are shown as verdicts only.
-
-    A new feature may cost some milliseconds of import, or a module's worth of memory.
-    """
-    best = one.outcome.best
-    if one.outcome.verdict is not Verdict.SLOWER or best is None:
-        return False
-    if one.metric.name == protocol.MEMORY:
-        return best.effect >= NOTICED_MEMORY and best.head - best.base >= NOTICED_BYTES
-    if one.benchmark.kind in (BenchmarkKind.IMPORT, BenchmarkKind.PROGRAM) and one.metric.unit is Unit.SECONDS:
-        return best.head - best.base >= NOTICED_START_S
-    return True
-
-
-# Findings ------------------------------------------------------------------------------------
-
-
-def slower(one: Comparison, head: Built) -> Candidate:
-    """A confirmed slowdown as a claim: its figures, where the time went, and a command that shows it again."""
-    best = one.outcome.best
-    assert best is not None and one.outcome.screen is not None
-    memory = one.metric.name == protocol.MEMORY
-    what = "takes more memory" if memory else "is slower"
-    figures = f"{quantity(best.base, one.metric.unit)} at the base, {quantity(best.head, one.metric.unit)} at the head"
-    description = (
-        f"{one.name} {what} than at {one.base_commit[:12]}: {figures}, a factor of {best.ratio:.2f} "
-        f"({best.low:.2f} to {best.high:.2f}). Timed in turns, {one.outcome.screen.sessions} and "
-        f"{one.outcome.screen.sessions} fresh processes, then again {best.sessions} and {best.sessions}; "
-        f"p = {best.p:.2g}."
-    )
-    grown = one.why.grown[:3] if one.why else ()
-    if grown:
-        grew = "; ".join(
-            f"{grew.function} ({grew.file}:{grew.line}) grew from {quantity(grew.base_s, one.metric.unit)} to "
-            f"{quantity(grew.head_s, one.metric.unit)}"
-            for grew in grown
-        )
-        description += f" By profile: {grew}."
-    if one.why and one.why.dependencies:
-        names = (
-            f"{name} {before or 'none'} to {after or 'none'}" for name, (before, after) in one.why.dependencies.items()
-        )
-        description += f" Installed beside it changed: {', '.join(names)}."
-    return Candidate(
-        kind=Kind.PERFORMANCE,
-        rule=MEMORY_RULE if memory else RULE,
-        title=f"{one.name} {what} by {best.effect:.0%} since {one.base_commit[:12]}",
-        description=description,
-        severity=Severity.HIGH if best.ratio >= 2 else Severity.MEDIUM if best.ratio >= 1.2 else Severity.LOW,
-        places=places(one, head),
-        reproduction=reproduction(one),
-    )
-
-
-def places(one: Comparison, head: Built) -> tuple[Place, ...]:
-    """The benchmark first, because it stays; then the package's functions that grew."""
-    tracked = set(head.repo.files)
-    files = [path for path in one.benchmark.files if path in tracked and path in one.benchmark.command]
-    files += [path for path in one.benchmark.files if path in tracked]
-    files += [path for path in ("pyproject.toml", "setup.cfg", "setup.py") if path in tracked]
-    first = Place(file=next(iter(files), head.repo.files[0] if head.repo.files else "."), symbol=one.name)
-    grown = [grew for grew in (one.why.grown if one.why else ()) if grew.file in tracked]
-    return (first, *(Place(file=grew.file, line=grew.line, symbol=grew.function) for grew in grown[:3]))
-
-
-def reproduction(one: Comparison) -> Reproduction | None:
-    """The benchmark once more, held against the middle between base and head as they were measured."""
-    best = one.outcome.best
-    if best is None or one.metric.unit is Unit.INSTRUCTIONS:
-        return None
-    what, limit = one.benchmark.figures_file or "output", math.sqrt(best.base * best.head)
-    if one.metric.name == protocol.WALL:
-        what = "wall"
-    elif one.metric.name == protocol.MEMORY:
-        what = "memory"
-        sides = [
-            [float(taken.session.peak_bytes) for taken in one.taken if taken.side is side and not taken.session.void]
-            for side in (Side.BASE, Side.HEAD)
-        ]
-        limit = math.sqrt(sorted(sides[0])[len(sides[0]) // 2] * sorted(sides[1])[len(sides[1]) // 2])
-    programs = {
-        f"/tmp/lamplighter-{name}.py": source(f"inside/{name}") for name in (*one.benchmark.inside, "over_limit")
-    }
-    programs["/tmp/lamplighter_figures.py"] = source("figures")
-    script = "".join(f"cat >{path} <<'END OF {path}'\n{text}END OF {path}\n" for path, text in programs.items())
-    arguments = shlex.join([what, one.metric.name, f"{limit:.9g}", one.benchmark.command])
-    shown = quantity(limit, one.metric.unit)
-    return Reproduction(
-        command=f"{script}python3 /tmp/lamplighter-over_limit.py {arguments}",
-        expected=f"the best of three runs stays below {shown}, the middle between base and head on this machine",
-        observed=f"even the best of three runs takes more than {shown}",
-        environment=one.benchmark.environment,
-        control=one.benchmark.command if not one.benchmark.inside else None,
-        symptom=Symptom(exit=0, contains=("OVER THE LIMIT",)),
-        timeout_s=4 * pairs.LONGEST_RUN_S,
-    )
-
-
-def source(name: str) -> str:
-    """The text of one of our programs that run alone."""
-    return resources.files("review_agents.probes").joinpath(f"{name}.py").read_text("utf-8")
-
-
-def quantity(value: float, unit: Unit) -> str:
-    if unit is Unit.BYTES:
-        return f"{value / 2**20:.1f} MiB"
-    if unit is Unit.INSTRUCTIONS:
-        return f"{value:.3g} instructions"
-    for limit, factor, word in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
-        if value >= limit:
-            return f"{value * factor:.3g} {word}"
-    return f"{value * 1e9:.3g} ns"

@@ -15,20 +15,17 @@ from uuid import UUID
 
 import structlog
 from pydantic import TypeAdapter
-from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from orchestrator.measure.machine_key import machine_key
 from orchestrator.measure.records import Surroundings
 from orchestrator.sandbox.contract import Box, Cancelled, Description, NeedsMissing, Role, SandboxError
-from orchestrator.services import claiming, filing, focusing, proving, scheduling
+from orchestrator.services import claiming, filing, focusing, nights, proving, scheduling
 from orchestrator.services.claiming import Hold, Interrupted
 from orchestrator.services.job import UNWANTED, Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import claims, steps
 from orchestrator.store.claims import LostClaim
-from orchestrator.store.measurements import MeasurementRow
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents import lifecycle, repo_settings
 from review_agents.identity import fingerprint_of
@@ -40,7 +37,6 @@ from review_agents.records import (
     FocusResult,
     FocusState,
     Lifecycle,
-    Measurement,
     ProbeResult,
     ProbeState,
     Repo,
@@ -262,7 +258,7 @@ def run_probe(job: Job, probe: "Probe", repo: Repo, prepared: "Prepared", descri
         around = surroundings(job, prepared, description)
 
         def also(db: Session) -> None:
-            keep_measurements(db, job, repo, around, result.measurements)
+            nights.keep_measured(db, job, result.measurements, around, repo.commit, job.shop.clock())
 
         return Outcome(result.model_dump(mode="json"), summary=result.summary, reason=result.reason, also=also)
 
@@ -320,31 +316,6 @@ def surroundings(job: Job, prepared: "Prepared", description: Description) -> Su
     if job.shop.measuring is not None:
         here = replace(job.shop.measuring.surroundings(description), pinned=job.shop.settings.sandbox_cpus)
     return replace(here, dependencies=prepared.resolved_test or prepared.resolved)
-
-
-def keep_measurements(db: Session, job: Job, repo: Repo, around: Surroundings, measured: Sequence[Measurement]) -> None:
-    for one in measured:
-        same = (MeasurementRow.review_id == job.review_id, MeasurementRow.name == one.name)
-        db.execute(delete(MeasurementRow).where(*same), execution_options={"synchronize_session": False})
-        db.add(
-            MeasurementRow(
-                review_id=job.review_id,
-                repo_id=job.asked.repo_id,
-                name=one.name,
-                command=one.command,
-                unit=one.unit,
-                machine_key=machine_key(around),
-                commit=repo.commit,
-                at=job.shop.clock(),
-                sessions=[session.model_dump(mode="json") for session in one.sessions],
-                median=one.median,
-                spread=one.spread,
-                contaminated=one.contaminated,
-                note=one.note,
-                verdict=one.change.model_dump(mode="json") if one.change else None,
-                surroundings=asdict(around),
-            )
-        )
 
 
 # Verify ------------------------------------------------------------------------------------

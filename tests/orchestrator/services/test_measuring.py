@@ -10,7 +10,8 @@ from sqlalchemy import delete
 
 from orchestrator.measure.records import Comparison
 from orchestrator.services import reviews, submitting, working
-from orchestrator.services.measuring import COMPARISON, STEP
+from orchestrator.services.measuring import STEP
+from orchestrator.services.nights import COMPARISON
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState
 from orchestrator.services.workshop import Workshop

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session as Database
 
-from orchestrator.measure.records import Bisection, Comparison, Estimate, Metric, Outcome, Surroundings, Unit
+from orchestrator.measure.records import Bisection, Surroundings
 from orchestrator.sandbox.contract import Box, NeedsMissing, Patience, SandboxError
 from orchestrator.sandbox.fake import FakeSandbox
 from orchestrator.sandbox.stopwatch import Stopwatch, Tolerance
 from orchestrator.services import reviews, submitting, working
 from orchestrator.services.bisecting import BISECTION
-from orchestrator.services.measuring import COMPARISON, STEP, wished_for, worth_a_finding
+from orchestrator.services.measuring import STEP, wished_for
+from orchestrator.services.nights import COMPARISON
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepRow
 from orchestrator.services.workshop import Measuring, Workshop
@@ -27,8 +28,6 @@ from orchestrator.store.session import Sessions
 from review_agents.ports import RepoProblem, Workspace
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.records import (
-    Benchmark,
-    BenchmarkKind,
     Entry,
     EntryKind,
     Message,
@@ -417,27 +416,3 @@ def test_agents_wishes_come_out_of_the_transcripts_of_the_review_before(shop: Wo
 def prepare_for_users(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
     prepared, result = prepare(workspace, repo)
     return prepared.model_copy(update={"installed_plain": True}), result
-
-
-def judged(kind: BenchmarkKind, metric: Metric, base: float, head: float) -> Comparison:
-    estimate = Estimate(head / base, head / base, head / base, 0.0001, base, head, 10)
-    return Comparison(
-        "x", Benchmark(name="x", kind=kind, command="x"), metric, FIRST, SECOND, False, "key",
-        Outcome(Verdict.SLOWER, "confirmed", estimate, estimate),
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("kind", "metric", "base", "head", "noticed"),
-    [
-        (BenchmarkKind.IMPORT, Metric("import", Unit.SECONDS, 1e-9), 0.0036, 0.016, False),  # a feature's own imports
-        (BenchmarkKind.IMPORT, Metric("import", Unit.SECONDS, 1e-9), 0.1, 0.2, True),
-        (BenchmarkKind.SCRIPT, Metric("get", Unit.SECONDS, 1e-9), 1e-7, 2e-7, True),
-        (BenchmarkKind.SCRIPT, Metric("peak memory", Unit.BYTES, 1.0), 11e6, 13e6, False),
-        (BenchmarkKind.SCRIPT, Metric("peak memory", Unit.BYTES, 1.0), 50e6, 80e6, True),
-    ],
-)
-def test_only_what_somebody_notices_is_worth_a_finding(
-    kind: BenchmarkKind, metric: Metric, base: float, head: float, noticed: bool
-) -> None:
-    assert worth_a_finding(judged(kind, metric, base, head)) is noticed
