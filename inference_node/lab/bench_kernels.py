@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found |= {f"{m.name}_us": m.us, f"{m.name}_share": share, f"{m.name}_launches": m.launches}
     if given.out is not None:
         more = {"shape": shape} | ({} if given.commit is None else {"commit": given.commit})
-        path = figures.record(given.out, "kernels", "lamplighter-node bench kernels", found, **more)
+        path = figures.record(given.out, "kernels", figures.command("bench_kernels", parser, given), found, **more)
         print(f"\n{path}")
     return 0
 

@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{bench.live.facts.weight_bytes / 1e9:.1f} GB of weights made in {time.perf_counter() - began:.1f} s")
     run(bench, options.parts.split(","))
     if options.out is not None and device.type == "cuda":
-        command = f"python -m inference_node.lab.fast_bench --shape {options.shape} --parts {options.parts}"
+        command = figures.command("fast_bench", parser, options)
         more = {"model": f"random, shape {options.shape}"} | ({"commit": options.commit} if options.commit else {})
         print(figures.record(options.out, options.name, command, bench.found, **more))
     return 0

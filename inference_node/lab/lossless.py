@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out is not None:
         counted = {"tokens": tally.tokens, "mismatches": tally.mismatches, **margins}
         counted |= {"cells": tally.cells, "accepted": tally.accepted}
-        command = f"python -m inference_node.lab.lossless --engine {options.engine} --tokens {options.tokens}"
+        command = figures.command("lossless", parser, options)
         name = "lossless" if options.engine == "reference" else "lossless-fast"
         print(figures.record(options.out, name, command, counted, model="fabricated, 4 layers, hidden 64"))
     return 1 if tally.mismatches else 0

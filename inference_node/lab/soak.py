@@ -324,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("".join(process.said)[-20_000:])
     print(json.dumps(found, indent=1))
     if options.out is not None:
-        command = f"python -m inference_node.lab.soak --minutes {options.minutes:g}"
+        command = figures.command("soak", parser, options)
         model = "fabricated hybrid MoE with its dflash drafter"
         print(figures.record(options.out, "soak", command, found, model=model))
     sound = found["unexpected"] == found["failed_in_engine"] == 0

@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found["turns"] = options.turns
     print(json.dumps(found, indent=1))
     if options.out is not None:
-        command = f"python -m inference_node.lab.turns --turns {options.turns}"
+        command = figures.command("turns", parser, options)
         print(
             figures.record(options.out, "turns", command, found, models="fabricated hybrid MoE; SmolLM2-135M-Instruct")
         )

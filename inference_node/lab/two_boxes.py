@@ -282,7 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cut = cut_and_mended(made, work, model, {**keys, "steps": 8}, away_s=4.0)
             print(json.dumps(cut), flush=True)
             found |= {name: float(cut[name]) for name in ("weights_equal", "texts_equal", "steps_once")}
-    command = f"python -m inference_node.lab.two_boxes --speeds {given.speeds} --steps {given.steps}"
+    command = figures.command("two_boxes", parser, given)
     print(figures.record(given.out, "two-boxes", command, found, model="fabricated qwen3, hidden 64, 3 taps"))
     return 0
 
