@@ -6,7 +6,7 @@ warms up or slows down touches both alike.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.measure.records import Block, Metric, Side, Taken, Unit
 from review_agents.records import Session
@@ -101,6 +101,18 @@ def value_of(session: Session, metric: Metric) -> float | None:
     if metric.name == INSTRUCTIONS:
         return float(session.instructions) if session.instructions else None
     return session.figures.get(metric.name)
+
+
+def alone(taken: Sequence[Taken], metric: Metric) -> tuple[Taken, ...]:
+    """With this one figure: each of a benchmark's many would else be kept, and read again, with all the others."""
+    return tuple(
+        replace(one, session=one.session.model_copy(update={"figures": only_figure(one.session, metric)}))
+        for one in taken
+    )
+
+
+def only_figure(session: Session, metric: Metric) -> dict[str, float]:
+    return {name: value for name, value in session.figures.items() if name == metric.name}
 
 
 def metrics(taken: Sequence[Taken]) -> list[Metric]:

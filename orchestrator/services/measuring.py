@@ -341,7 +341,7 @@ class Comparing:
             same_code=same,
             machine_key=self.key(one.benchmark),
             outcome=outcome,
-            taken=tuple(taken for timed in one.timed for taken in timed.taken),
+            taken=protocol.alone([taken for timed in one.timed for taken in timed.taken], metric),
             canaries=tuple(timed.canary for timed in one.timed if timed.canary),
             base_ran=base_ran,
             head_ran=head_ran,

@@ -74,7 +74,9 @@ def of_head(one: Comparison) -> Measurement:
         command=one.benchmark.command,
         unit=str(one.metric.unit),
         sessions=tuple(
-            taken.session.model_copy(update={"value": protocol.value_of(taken.session, one.metric) or 0.0})
+            taken.session.model_copy(
+                update={"value": protocol.value_of(taken.session, one.metric) or 0.0, "figures": {}}
+            )
             for taken in one.taken
             if taken.side is Side.HEAD and (taken.session.void or protocol.value_of(taken.session, one.metric))
         ),

@@ -366,6 +366,24 @@ def test_the_same_commit_is_built_once_and_marked_as_equal_code(shop: Workshop) 
     assert found and all(one.same_code for one in found)
 
 
+def test_each_of_many_figures_is_kept_without_the_others(shop: Workshop) -> None:
+    names = [f"figure_{number}" for number in range(20)]
+    shop.sandbox.script = lambda command: (  # type: ignore[union-attr]
+        Ran(exit=0, seconds=0.5, head="\n".join(f"{name}: 0.1 s" for name in names))
+        if "bench first" in command
+        else answer(command)
+    )
+    reviewed(shop, FIRST)
+    page = reviewed(shop, FIRST)
+    with shop.sessions.reading() as db:
+        compared = {row.name: COMPARISON.validate_python(row.body) for row in comparisons.of_review(db, page.row.id)}
+        nights = {row.name: row for row in measurements.of_review(db, page.row.id)}
+    for name in names:
+        assert all(taken.session.figures == {name: 0.1} for taken in compared[f"first: {name}"].taken)
+        (value,) = {session["value"] for session in nights[f"first: {name}"].sessions}
+        assert value == 0.1 and not any(session["figures"] for session in nights[f"first: {name}"].sessions)
+
+
 @pytest.mark.parametrize("why", [{"compare_with": "none"}, {"compare_minutes": 0.0}])
 def test_an_operator_who_wants_no_comparison_gets_no_step(shop: Workshop, why: dict[str, object]) -> None:
     shop = replace(shop, settings=shop.settings.model_copy(update=why))
