@@ -1,4 +1,4 @@
-"""In which order sessions are taken, how often, how long each is, and what to do after a void one. Decides only.
+"""In which order sessions are taken, how often, how long each is, and what they are worth. Decides only.
 
 A session is one or a few fresh processes of one side. The sides alternate A B B A, so that a machine that slowly
 warms up or slows down touches both alike.
@@ -13,7 +13,6 @@ from review_agents.records import Session
 
 QUARTETS = {Block.SCREEN: 3, Block.CONFIRM: 5}  # A B B A so many times: 6 + 6 and 10 + 10
 PATTERN = (Side.BASE, Side.HEAD, Side.HEAD, Side.BASE)
-REPEATS = 3  # of a void session; then its block is contaminated
 LEAST_SESSION_S = 0.1  # shorter commands are started several times in one session
 MOST_PROCESSES = 8
 WALL, MEMORY, INSTRUCTIONS = "", "peak memory", "instructions"
@@ -69,11 +68,6 @@ def affordable(run_s: Sequence[float], left_s: float) -> list[bool]:
         spent += takes if fits else 0.0
         chosen.append(fits)
     return chosen
-
-
-def again(taken: Sequence[Taken]) -> bool:
-    """Whether the place of the last session is to be measured once more."""
-    return taken[-1].session.void and taken[-1].attempt <= REPEATS
 
 
 def contaminated(taken: Sequence[Taken]) -> str:

@@ -36,11 +36,8 @@ def test_only_what_fits_the_time_is_measured_and_half_is_kept_for_the_second_blo
     assert protocol.affordable([1.0], each) == [False]
 
 
-def test_a_void_session_is_repeated_in_its_place_until_the_repeats_are_spent() -> None:
-    tries = [taken(0, Side.BASE, 1.0, void=True, attempt=1)]
-    assert protocol.again(tries)
-    tries += [taken(0, Side.BASE, 1.0, void=True, attempt=attempt) for attempt in (2, 3, 4)]
-    assert not protocol.again(tries)
+def test_a_place_whose_every_session_is_void_contaminates_the_block() -> None:
+    tries = [taken(0, Side.BASE, 1.0, void=True, attempt=attempt) for attempt in (1, 2, 3, 4)]
     assert protocol.contaminated(tries) == "a session was void 4 times (busy)"
 
 
