@@ -139,7 +139,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class CodeThatRan:
     """Proof of which code ran on one side."""
 
     commit: str
@@ -190,8 +190,8 @@ class Comparison:
     outcome: Outcome
     taken: tuple[Taken, ...] = ()
     canaries: tuple[Canary, ...] = ()
-    base_ran: Ran | None = None
-    head_ran: Ran | None = None
+    base_ran: CodeThatRan | None = None
+    head_ran: CodeThatRan | None = None
     why: Why | None = None
 
 

@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from orchestrator.measure.records import Ran as RanCode
+from orchestrator.measure.records import CodeThatRan
 from orchestrator.sandbox.contract import Role, SandboxError
 from orchestrator.services.job import Job, StepRun
 from orchestrator.store.reviews import Review, ReviewState
@@ -115,7 +115,7 @@ def drop(job: Job, name: str) -> None:
 # What really ran -----------------------------------------------------------------------------
 
 
-def ran_code(workspace: Workspace, built: Built, environment: Environment) -> RanCode:
+def ran_code(workspace: Workspace, built: Built, environment: Environment) -> CodeThatRan:
     """Which code an import gives in that environment, held against the files of the commit it should be."""
     from review_agents.probes.source_tree import SourceTree
     from review_agents.probes.within import InsideFailed, run_inside
@@ -131,7 +131,7 @@ def ran_code(workspace: Workspace, built: Built, environment: Environment) -> Ra
             environment=environment,
         )
     except InsideFailed as failed:
-        return RanCode(built.checkout.commit, "", "", "", False, f"it could not be told what runs: {failed}")
+        return CodeThatRan(built.checkout.commit, "", "", "", False, f"it could not be told what runs: {failed}")
     tree = SourceTree(workspace, built.repo, built.prepared)
     digests: dict[str, str] = {}
     for one in built.prepared.distributions:
@@ -147,7 +147,7 @@ def ran_code(workspace: Workspace, built: Built, environment: Environment) -> Ra
         problem = problem or "no imported file belongs to the repo"
     first = next((one.get("path", "") for one in said["packages"].values()), "")
     whole = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
-    return RanCode(built.checkout.commit, first, str(said.get("version", "")), whole, not problem, problem)
+    return CodeThatRan(built.checkout.commit, first, str(said.get("version", "")), whole, not problem, problem)
 
 
 def tracked_digests(folder: str, told: Mapping[str, Any]) -> dict[str, str]:
@@ -163,7 +163,7 @@ def digest_of(text: str | None) -> str:
     return "" if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
-def same_code(base: Built, head: Built, base_ran: RanCode, head_ran: RanCode) -> bool:
+def same_code(base: Built, head: Built, base_ran: CodeThatRan, head_ran: CodeThatRan) -> bool:
     """Whether nothing that is measured differs, so that every alarm would be a false one."""
     if base.checkout.commit == head.checkout.commit:
         return True

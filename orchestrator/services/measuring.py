@@ -17,10 +17,10 @@ from orchestrator.measure import profiles, protocol, verdict
 from orchestrator.measure.machine_key import changed_dependencies, digest, machine_key
 from orchestrator.measure.records import (
     Block,
+    CodeThatRan,
     Comparison,
     Metric,
     Outcome,
-    Ran,
     Side,
     Surroundings,
     Why,
@@ -118,7 +118,7 @@ class Comparing:
     results: Mapping[str, ProbeResult]
     description: Description
     skipped: dict[str, str] = field(default_factory=dict)  # benchmark -> why it was not compared
-    proofs: dict[tuple[Side, Environment], Ran] = field(default_factory=dict)
+    proofs: dict[tuple[Side, Environment], CodeThatRan] = field(default_factory=dict)
     arounds: dict[str, Surroundings] = field(default_factory=dict)  # by name of the benchmark
 
     def __post_init__(self) -> None:

@@ -120,7 +120,7 @@ def check_origin(request: Request) -> None:
         return
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
-    foreign = (origin is not None and not is_ours(origin, request)) or site in ("cross-site", "same-site")
+    foreign = (origin is not None and not is_own_origin(origin, request)) or site in ("cross-site", "same-site")
     if foreign:
         raise Refused(403, "The request comes from a page of another site, so it was refused.")
     if is_api(request):
@@ -134,7 +134,7 @@ def check_origin(request: Request) -> None:
         raise Refused(403, "The browser did not say which page sent this form, so it was refused.")
 
 
-def is_ours(origin: str, request: Request) -> bool:
+def is_own_origin(origin: str, request: Request) -> bool:
     """Whether an Origin is this server's. https also counts when a proxy in front of us ends TLS."""
     try:
         parts = urlsplit(origin)

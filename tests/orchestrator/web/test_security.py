@@ -4,7 +4,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
-from orchestrator.web.security import HEADERS, MAX_BODY_BYTES, Guard, host_name, is_ours
+from orchestrator.web.security import HEADERS, MAX_BODY_BYTES, Guard, host_name, is_own_origin
 
 ALLOWED = ("127.0.0.1", "localhost", "[::1]")
 
@@ -141,4 +141,4 @@ def test_host_names_lose_their_port() -> None:
 )
 def test_https_that_a_proxy_ends_in_front_of_us_counts_as_ours(host: str, ours: bool) -> None:
     scope = {"type": "http", "path": "/", "query_string": b"", "scheme": "http", "headers": [(b"host", host.encode())]}
-    assert is_ours("https://lamp.example", Request(scope)) is ours
+    assert is_own_origin("https://lamp.example", Request(scope)) is ours
