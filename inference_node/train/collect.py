@@ -6,6 +6,7 @@ in the file is not asked for again. Loops are cut, because a small model's greed
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,11 @@ class Wanted:
     top_p: float = 1.0
     top_k: int = 0
     seed: int = 0
+
+    def seed_of(self, prompt: Prompt) -> int:
+        """Of a prompt's answer, whatever was asked before it: a collection that goes on draws what it would have."""
+        drawn = hashlib.sha256(f"{self.seed} {prompt.id}".encode()).digest()
+        return int.from_bytes(drawn[:4], "big") >> 1  # 31 bits, which every server takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def here(target: OpenTarget, tokenizer: Any, wanted: Wanted, *, batch: int = 64)
         encoded = sorted(((prompt, prompt.tokens(tokenizer)) for prompt in prompts), key=lambda pair: len(pair[1]))
         for start in range(0, len(encoded), batch):
             group = encoded[start : start + batch]
-            torch.manual_seed(wanted.seed + start)
+            torch.manual_seed(wanted.seed_of(group[0][0]))
             for (prompt, given), answer in zip(group, _generate(target, config, [g for _, g in group]), strict=True):
                 yield prompt, given, answer
 

@@ -1,8 +1,8 @@
-"""Answers from a node over HTTP: any server with OpenAI's completions that takes token ids, ours, vLLM's or SGLang's.
+"""Answers from a node over HTTP: any server with OpenAI's completions that takes token ids and gives them back.
 
 The prompt is encoded here, with the target's own tokenizer, and sent as ids, so that a sample's tokens are those the
-node has read. The answer must come back as ids too (`return_token_ids`); text would have to be encoded again, and what
-that gives is not always what was generated.
+node has read. The answer must come back as ids too, which `return_token_ids` asks for (ours and vLLM's servers know
+it); text would have to be encoded again, and what that gives is not always what was generated.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ def from_node(
             name = model or _only_model(http)
             waiting: deque[tuple[Prompt, list[int], Future[list[int]]]] = deque()
             try:
-                for number, prompt in enumerate(prompts):
+                for prompt in prompts:
                     given = prompt.tokens(tokenizer)
                     if not given:
                         raise NodeError(f'Prompt "{prompt.id}" has no tokens.')
-                    body = _body(name, given, wanted, wanted.seed + number)
+                    body = _body(name, given, wanted, wanted.seed_of(prompt))
                     waiting.append((prompt, given, pool.submit(_answer, http, body, prompt.id, patience_s)))
                     if len(waiting) >= 2 * at_once:
                         first, tokens, coming = waiting.popleft()
@@ -96,7 +96,7 @@ def _ids(reply: httpx.Response, name: str) -> list[int]:
     if not ids:
         raise NodeError(
             f'{reply.request.url} answered prompt "{name}" without token ids. A drafter needs the very tokens; servers '
-            "that take `return_token_ids` are this project's and vLLM's."
+            "that know `return_token_ids` are this project's and vLLM's."
         )
     return [int(token) for token in ids]
 

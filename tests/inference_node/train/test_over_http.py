@@ -70,3 +70,13 @@ def test_token_ids_come_with_a_body_and_are_refused_in_a_stream(node) -> None:
     assert len(reply["choices"][0]["token_ids"]) == reply["usage"]["completion_tokens"]
     refused = httpx.post(f"{node}/v1/completions", json={**asked, "stream": True})
     assert refused.status_code == 400 and "return_token_ids" in refused.json()["error"]["message"]
+
+
+def test_what_is_drawn_depends_on_the_seed_and_the_prompt_and_not_on_what_was_asked_before(node, opened) -> None:
+    def drawn(prompts: list[Prompt], seed: int) -> dict[str, list[int]]:
+        answers = from_node(node, opened("llama").files.tokenizer, Wanted(most=12, temperature=1.0, seed=seed))
+        return {prompt.id: list(answer) for prompt, _, answer in answers(prompts)}
+
+    whole, rest = drawn(PROMPTS, 3), drawn(PROMPTS[4:], 3)
+    assert rest == {prompt.id: whole[prompt.id] for prompt in PROMPTS[4:]}
+    assert drawn(PROMPTS[:2], 4) != drawn(PROMPTS[:2], 3)
