@@ -32,7 +32,7 @@ from tests.bench.figures import ROOT
 from tests.factories import NOON, make_chunk, make_sighting, make_step
 
 RECORDING = ROOT / "tests" / "recordings" / "spanparse.json"
-MODEL, NODE = "qwen3.6-35b-a3b", "http://node:8760/v1"
+MODEL, NODE = "played by hand", "http://node:8760/v1"
 
 
 @dataclass(frozen=True)
