@@ -69,7 +69,7 @@ def fabricate_target(
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = write_tokenizer(folder, shape.vocab, text=text) if shape.vocab <= TOKENIZER_ROWS else None
     stops = [tokenizer.convert_tokens_to_ids(name) for name in ("<|im_end|>", "<|endoftext|>")] if tokenizer else [0]
-    _write_json(folder / "config.json", _target_config(family, shape, stops))
+    _write_json(folder / "config.json", target_config(family, shape, stops))
     _write_json(folder / "generation_config.json", {"eos_token_id": stops, "pad_token_id": stops[-1]})
     single = family == "qwen3_moe" if per_expert is None else per_expert
     with_mtp = family in HYBRID if mtp is None else mtp
@@ -98,7 +98,7 @@ def fabricate_drafter(
     known = len(files.tokenizer) if files.tokenizer is not None else shape.vocab - 8
     mask = known if revision not in ("april", "april-2") else known - len(ADDED) + ADDED.index("<|unused_0|>")
     form = draft_shape(revision, shape, block)
-    _write_json(folder / "config.json", _draft_config(revision, shape, form, mask, str(target)))
+    _write_json(folder / "config.json", drafter_config(revision, shape, form, mask, str(target)))
     _write_tensors(folder, lambda: _draft_tensors(folder, revision, shape, seed, dtype), sharded=False)
     return folder
 
@@ -128,7 +128,8 @@ def median_gap(folder: Path, tokens: int = 512) -> float:
     return float(torch.cat(gaps).median())
 
 
-def _target_config(family: str, s: Shape, stops: list[int]) -> dict[str, Any]:
+def target_config(family: str, s: Shape, stops: list[int]) -> dict[str, Any]:
+    """config.json of a target in the family's own form."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e7}
     text: dict[str, Any] = {
         "vocab_size": s.vocab,
@@ -264,7 +265,8 @@ def hash_of(name: str) -> int:
     return value
 
 
-def _draft_config(revision: str, s: Shape, d: DraftShape, mask: int, target: str) -> dict[str, Any]:
+def drafter_config(revision: str, s: Shape, d: DraftShape, mask: int, target: str) -> dict[str, Any]:
+    """config.json of a drafter in a released form."""
     second = "dflash2" in revision
     kinds = ["full_attention"] * d.layers
     if d.window is not None:

@@ -20,7 +20,7 @@ from inference_node.fast.sizes import Sizes, sizes
 from inference_node.fast.target import FastTarget
 from inference_node.fast.weights import DeltaPart, Weights, empty_layer, finish_layer, packed
 from inference_node.kernels.plain.packed import Weight, pack_int8
-from inference_node.lab.fabricate import _draft_config, _target_config
+from inference_node.lab.fabricate import drafter_config, target_config
 from inference_node.lab.shapes import Shape, draft_shape
 from inference_node.models import draft_config
 from inference_node.models import weights as model_weights
@@ -61,7 +61,7 @@ def text_config(family: str, shape: Shape) -> Any:
     """transformers' config of a shape."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(_target_config(family, shape, [0])), encoding="utf-8")
+        path.write_text(json.dumps(target_config(family, shape, [0])), encoding="utf-8")
         return model_weights.text_config(find(folder))
 
 
@@ -102,7 +102,7 @@ def in_int8(weights: Weights) -> Weights:
 def random_drafter(shape: Shape, block: int, device: torch.device, dtype: torch.dtype) -> LoadedDrafter:
     """Of the released file's present revision."""
     form = draft_shape("june", shape, block)
-    config = draft_config.read(_draft_config("june", shape, form, shape.vocab - 4, "random"), "random drafter")
+    config = draft_config.read(drafter_config("june", shape, form, shape.vocab - 4, "random"), "random drafter")
     with torch.device("meta"):
         module = DFlash(config)
     module = module.to_empty(device=device).to(dtype)

@@ -18,7 +18,7 @@ from inference_node.fast import reading
 from inference_node.fast import weights as fast_weights
 from inference_node.fast.sizes import Sizes, sizes
 from inference_node.fast.weights import layer_places
-from inference_node.lab.fabricate import _target_config
+from inference_node.lab.fabricate import target_config
 from inference_node.lab.fast_model import random_weights
 from inference_node.lab.shapes import Shape
 from inference_node.lab.whole.live import (
@@ -47,7 +47,7 @@ def loading(bench: Bench) -> None:
 
 def _written(folder: Path, shape: Shape, device: torch.device) -> tuple[ModelFiles, Sizes]:
     """A random model of this shape as files under the released names."""
-    (folder / "config.json").write_text(json.dumps(_target_config("qwen3_5_moe", shape, [0])), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(target_config("qwen3_5_moe", shape, [0])), encoding="utf-8")
     files = find(str(folder))
     size = sizes(model_weights.text_config(files))
     made = random_weights(size, torch.bfloat16, device)

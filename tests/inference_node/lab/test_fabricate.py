@@ -49,13 +49,13 @@ def test_the_real_drafters_sizes_are_the_published_ones():
 
     for revision, tensors, parameters in (("june", 69, 385_906_176), ("april", 91, 473_995_264)):
         shape = draft_shape(revision, QWEN36_35B_A3B, 16)
-        config = fabricate._draft_config(revision, QWEN36_35B_A3B, shape, 248077, "target")
+        config = fabricate.drafter_config(revision, QWEN36_35B_A3B, shape, 248077, "target")
         with torch.device("meta"):
             module = DFlash(draft_config.read(config, revision))
         assert len(list(module.parameters())) == tensors
         assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     shape = draft_shape("june", QWEN36_27B, 16)
-    config = fabricate._draft_config("june", QWEN36_27B, shape, 248070, "target")
+    config = fabricate.drafter_config("june", QWEN36_27B, shape, 248070, "target")
     with torch.device("meta"):
         module = DFlash(draft_config.read(config, "27b"))
     assert len(list(module.parameters())) == 58

@@ -26,7 +26,7 @@ def config(revision: str, **changes: object) -> dict[str, object]:
     """The 35B drafter's config as published in this revision, with changes; None removes a key."""
     shape = draft_shape(revision, QWEN36_35B_A3B, 16)
     mask = 248070 if revision.startswith("april") else 248077
-    made = fabricate._draft_config(revision, QWEN36_35B_A3B, shape, mask, "target") | changes
+    made = fabricate.drafter_config(revision, QWEN36_35B_A3B, shape, mask, "target") | changes
     return {key: value for key, value in made.items() if value is not None}
 
 
