@@ -21,6 +21,7 @@ from orchestrator.web.security import is_api, is_secure
 LOGIN_COOKIE = "lamplighter_login"
 OPEN = frozenset({"/login", "/setup", "/theme", "/health/live", "/health/ready"})
 OPEN_BELOW = "/static/"
+OTHER_KIND = "Of `Authorization` only `Bearer TOKEN` is understood; the page /account makes a token."
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
 
 
@@ -47,20 +48,25 @@ class Doorman:
     def asked(self, request: Request) -> Response | None:
         """None when the request may pass."""
         shown = request.headers.get("authorization")
-        if shown is not None:
-            kind, _, secret = shown.partition(" ")
-            found = accounts.who_has_token(self.shop, secret.strip()) if kind.lower() == "bearer" else None
-            if found is None:
-                return unknown("The token is not known here. Make one on the page /account.")
-        else:
+        if shown is None:
             secret = request.cookies.get(LOGIN_COOKIE, "")
             found = accounts.who_logged_in(self.shop, secret) if secret else None
+        else:
+            kind, _, secret = shown.strip().partition(" ")
+            if kind.lower() != "bearer":  # where nobody is asked, it is the name that a proxy before us asked for
+                return unknown(OTHER_KIND) if self.asks(request) else None
+            found = accounts.who_has_token(self.shop, secret.strip())
+            if found is None:
+                return unknown("The token is not known here. Make one on the page /account.")
         request.state.account = found
-        if found is not None or not accounts.needed(self.shop, forwarded=is_forwarded(request)):
+        if found is not None or not self.asks(request):
             return None
         if is_api(request):
             return unknown("Send a token as `Authorization: Bearer ...`; the page /account makes one.")
         return RedirectResponse(to_login(request, accounts.exist(self.shop)), status_code=303)
+
+    def asks(self, request: Request) -> bool:
+        return accounts.needed(self.shop, forwarded=is_forwarded(request))
 
 
 def unknown(message: str) -> Response:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,13 +182,32 @@ def test_a_program_comes_with_a_token_which_can_be_revoked(client: TestClient, s
         shown = {"Authorization": f"Bearer {token[1]}"}
         assert program.get("/api/reviews", headers=shown).status_code == 200
         assert program.get("/api/reviews", headers={"Authorization": f"Bearer {token[1]}x"}).status_code == 401
-        assert program.get("/api/reviews", headers={"Authorization": f"Basic {token[1]}"}).status_code == 401
         asked = program.post("/api/reviews", json={"target": "file:///x"}, headers=shown)
         assert asked.status_code == 422  # past the doorman, without any Origin
         revoke = re.search(r'action="(/account/tokens/[^"]+/revoke)"', client.get("/account").text)
         assert revoke
         send(client, "/account", revoke[1])
         assert program.get("/api/reviews", headers=shown).status_code == 401
+
+
+@pytest.mark.parametrize("shown", ["Basic YWRhOmFkYQ==", "Digest username=ada", "lamp_0123", ""])
+@pytest.mark.parametrize("path", ["/api/reviews", "/reviews"])
+def test_an_authorization_of_another_kind_is_refused_with_what_is_understood_even_beside_a_login(
+    client: TestClient, shop: Workshop, shown: str, path: str
+) -> None:
+    accounts.create(shop, "ada", RIGHT, admin=True)
+    log_in(client)
+    answer = client.get(path, headers={"Authorization": shown}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    assert "only `Bearer TOKEN` is understood" in answer.json()["errors"][0]["message"]
+
+
+def test_where_nobody_is_asked_the_name_that_a_proxy_asked_for_stops_nobody(shop: Workshop) -> None:
+    shop = replace(shop, settings=shop.settings.model_copy(update={"accounts": "none"}))
+    with TestClient(make_app(shop, shop.settings), base_url=HERE) as client:
+        for path in ("/api/reviews", "/reviews"):
+            assert client.get(path, headers={"Authorization": "Basic YWRhOmFkYQ=="}).status_code == 200
+        assert client.get("/api/reviews", headers={"Authorization": "Bearer lamp_0123"}).status_code == 401
 
 
 def test_members_do_everything_but_accounts(client: TestClient, shop: Workshop) -> None:
