@@ -64,12 +64,16 @@ def review_with_agents(
     keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
     recordings: Annotated[Path | None, typer.Option(help="Play NAME.json of this folder instead of a node.")] = None,
     exports: Annotated[Path | None, typer.Option(help="Only score NAME.json of this folder.")] = None,
+    made_at: Annotated[str, typer.Option(help="The commit at which those were made.")] = "",
 ) -> None:
     """Reviews with agents of the repos with planted faults: recall by kind, precision, decoys, tokens."""
+    if (exports is None) != (made_at == ""):
+        raise SystemExit("--exports needs --made-at, the commit at which they were made, and nothing else does.")
     named = [name for name in only.split(",") if name]
     figures = thinking.run(
-        checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings, exports_in=exports
-    )
+        checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings, exports_in=exports,
+        made_at=made_at,
+    )  # fmt: skip
     show("review-bench-agents", figures)
 
 

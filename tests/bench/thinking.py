@@ -1,19 +1,32 @@
 """Score reviews with agents of the repos with planted faults, beside evidence alone.
 
 Any endpoint will do, also a recording or one whose answers are given by hand. Only review-bench's own score.py sees the
-truth files.
+truth files. It takes for wrong what nobody planted; that is judged by hand in tests/recordings/judged.toml.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests.bench import figures, reviewing
 from tests.support.host_settings import sandbox_environment
+
+JUDGED = figures.ROOT / "tests" / "recordings" / "judged.toml"
+BY_HAND_NAME = "hand-played"
+BY_HAND = (
+    "The answers were given by hand, by a player who saw the requests only and none of the truth files: the figures "
+    "say what the loop lets a good reviewer prove, not what a model finds."
+)
+UNPLANTED = (
+    "`precision` counts as wrong what nobody planted (`unplanted`). Each of these findings was judged by hand, with a "
+    "reason, in [judged.toml](../tests/recordings/judged.toml); the trivial ones are among the right ones."
+)
+Finding = dict[str, Any]
 
 
 def run(
@@ -26,10 +39,11 @@ def run(
     keep: Path | None = None,
     recordings: Path | None = None,
     exports_in: Path | None = None,
+    made_at: str = "",
 ) -> dict[str, float]:
     """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead.
 
-    `exports_in` has the exports of reviews that were made by hand (NAME.json): they are only scored.
+    `exports_in` has the exports of reviews that were made at the commit `made_at` (NAME.json): they are only scored.
     """
     with reviewing.folder(keep) as work:
         repos = [repo for repo in reviewing.made_repos(bench, work, fixed=False) if not only or repo.name in only]
@@ -45,6 +59,8 @@ def run(
         evidence = {name: without_agents(export) for name, export in exports.items()}
         alone = scored(bench, evidence, work)
         together = scored(bench, exports, work)
+    others = together["unplanted"]
+    judged = read_judged()
     result = {
         "repos": len(exports),
         "recall": together["recall"],
@@ -53,9 +69,16 @@ def run(
         "recall_evidence_only": alone["recall"],
         "precision_evidence_only": alone["precision"],
         **{f"recall_{kind}": share for kind, share in together["by_kind"].items()},
+        **of_unplanted(others, judged),
         **tokens(exports),
     }
-    figures.record("review-bench-agents", result, model=model_of(exports), focuses=focuses_of(exports))
+    for repo, finding in others:
+        if judgement(repo, finding, judged) is None:
+            print(f"to judge: {repo} {finding['fingerprint']} {finding['title']}")
+    model_name = model_of(exports)
+    note = " ".join([BY_HAND, UNPLANTED] if BY_HAND_NAME in model_name else [UNPLANTED])
+    about = {"model": model_name, "focuses": focuses_of(exports), "note": note}
+    figures.record("review-bench-agents", result, measured_at=made_at, **about)
     return result
 
 
@@ -75,7 +98,7 @@ def without_agents(export: dict[str, Any]) -> dict[str, Any]:
 
 def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
     """Recall over the faults of the repos that were reviewed; only confirmed findings count as found."""
-    found = reviewing.score(bench, exports, work)
+    found = reviewing.score(bench, exports, work, "--details")
     faults = [fault for name in exports for fault in reviewing.truth(bench, name)["faults"]]
     proved = {fault for repo in found["verified"] for fault in repo["found"]}
     mine = [repo for repo in found["repos"] if repo.get("repo", repo.get("name")) in exports] or found["repos"]
@@ -86,6 +109,12 @@ def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
         "recall": reviewing.share(sum(fault["id"] in proved for fault in faults), len(faults)),
         "precision": reviewing.share(right, right + wrong),
         "decoys": sum(repo["decoy_hits"] for repo in mine),
+        "unplanted": [
+            (repo["repo"], finding)
+            for repo in mine
+            for finding, verdict in zip(exports[repo["repo"]]["findings"], repo["verdicts"], strict=True)
+            if verdict["verdict"] == "false alarm"
+        ],
         "by_kind": {
             kind: reviewing.share(
                 sum(fault["id"] in proved for fault in faults if fault["kind"] == kind),
@@ -93,6 +122,29 @@ def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
             )
             for kind in kinds
         },
+    }
+
+
+# What nobody planted --------------------------------------------------------------------------
+
+
+def read_judged() -> list[dict[str, Any]]:
+    return list(tomllib.loads(JUDGED.read_text(encoding="utf-8"))["judged"])
+
+
+def judgement(repo: str, finding: Finding, judged: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    known = (repo, finding["fingerprint"])
+    return next((one for one in judged if (one["repo"], one["fingerprint"]) == known), None)
+
+
+def of_unplanted(others: Sequence[tuple[str, Finding]], judged: Sequence[dict[str, Any]]) -> dict[str, float]:
+    known = [one for repo, finding in others if (one := judgement(repo, finding, judged)) is not None]
+    return {
+        "unplanted": len(others),
+        "unplanted_right": sum(one["right"] for one in known),
+        "unplanted_trivial": sum(one.get("trivial", False) for one in known),
+        "unplanted_wrong": sum(not one["right"] for one in known),
+        "unplanted_not_judged": len(others) - len(known),
     }
 
 
@@ -120,4 +172,4 @@ def focuses_of(exports: dict[str, Any]) -> str:
 
 def model_of(exports: dict[str, Any]) -> str:
     names = {export["model"] for export in exports.values()} - {""}
-    return ", ".join("hand-played" if name == "manual" else name for name in sorted(names)) or "none"
+    return ", ".join(BY_HAND_NAME if name == "manual" else name for name in sorted(names)) or "none"
