@@ -75,10 +75,11 @@ def run(
     for repo, finding in others:
         if judgement(repo, finding, judged) is None:
             print(f"to judge: {repo} {finding['fingerprint']} {finding['title']}")
-    model_name = model_of(exports)
-    note = " ".join([BY_HAND, UNPLANTED] if BY_HAND_NAME in model_name else [UNPLANTED])
-    about = {"model": model_name, "focuses": focuses_of(exports), "note": note}
-    figures.record("review-bench-agents", result, measured_at=made_at, **about)
+    name = model_of(exports)
+    note = f"{BY_HAND} {UNPLANTED}" if BY_HAND_NAME in name else UNPLANTED
+    figures.record(
+        "review-bench-agents", result, measured_at=made_at, model=name, focuses=focuses_of(exports), note=note
+    )
     return result
 
 
