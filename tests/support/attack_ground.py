@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -69,22 +69,27 @@ class Ground:
         """How far the attack got, or that it was not tried; "" when it was and got nowhere."""
         box = self.box_for(attack)
         started = time.monotonic()
+        told: list[str] = []
         try:
-            said = self.run(attack, box).output
-            got = [] if BEGUN in said.splitlines() else [f"was not tried: {said[-300:]}"]
+            said = self.run(attack, box, told.append).output
         except BoxGone as gone:  # it broke its own box, which is its own loss
-            self.shared, said, got = None, str(gone), []
+            self.shared, said = None, f"{''.join(told)}\n{gone}"
         took = time.monotonic() - started
+        got = [] if BEGUN in said.splitlines() else [f"was not tried: {said[-300:]}"]
         got += [line.removeprefix("THROUGH").strip() for line in said.splitlines() if line.startswith("THROUGH")]
         if took > attack.timeout_s + ENDING_S:
             got.append(f"held the worker for {took:.0f} s")
         return "; ".join([*got, *self.broken(attack)])
 
-    def run(self, attack: Attack, box: Box) -> Ran:
+    def run(self, attack: Attack, box: Box, on_output: Callable[[str], None]) -> Ran:
         network = Network.EGRESS if attack.box == "egress" else Network.NONE
         try:
             return box.run(
-                attack.script(self.known), environment=Environment.NONE, network=network, timeout_s=attack.timeout_s
+                attack.script(self.known),
+                environment=Environment.NONE,
+                network=network,
+                timeout_s=attack.timeout_s,
+                on_output=on_output,
             )
         finally:
             if attack.box in ("own", "install"):

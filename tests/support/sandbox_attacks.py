@@ -432,7 +432,8 @@ PROCESSES = (
         """,
         box="own",
     ),
-    Attack("everybody killed", "processes", bash="kill -9 -1; sleep 0.2", box="own"),
+    # It may be the end of its box, and output is shown once a second: what it says must be out by then.
+    Attack("everybody killed", "processes", bash="sleep 2; kill -9 -1; sleep 0.2", box="own"),
     Attack(
         "the step runner read and traced",
         "processes",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.sandbox.contract import Role
 from tests.support.attack_ground import Ground, ground
 from tests.support.sandbox_attacks import ALL, Attack
 from tests.support.waiting import wait_for
@@ -38,6 +39,18 @@ def test_an_attack_gets_nowhere(attacked: Ground, attack: Attack) -> None:
     assert attacked.tried(attack) == ""
 
 
-def test_the_service_was_asked_all_the_time(attacked: Ground) -> None:
-    wait_for(lambda: attacked.service.asked > 0, 30, "nobody asked")
+def test_an_attack_that_cannot_begin_is_not_one_that_was_withstood(attacked: Ground) -> None:
+    class NeverBegins(Attack):
+        def script(self, known: dict[str, object]) -> str:
+            return "exit 1"
+
+    assert "was not tried" in attacked.tried(NeverBegins("", "", box="own"))
+    attacked.shared = attacked.open(Role.STEP)
+    attacked.shared.destroy()
+    assert "was not tried" in attacked.tried(Attack("", "", bash="true"))
+
+
+def test_the_service_is_asked_to_the_end(attacked: Ground) -> None:
+    before = attacked.service.asked
+    wait_for(lambda: attacked.service.asked > before, 30, "nobody asks")
     assert attacked.service.silences() == []
