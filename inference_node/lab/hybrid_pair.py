@@ -44,7 +44,7 @@ from inference_node.train.collect import Wanted
 from inference_node.train.prompts import Prompt
 from inference_node.train.provenance import provenance
 from inference_node.train.step import precision
-from inference_node.train.target import OpenTarget, open_target
+from inference_node.train.target import OpenTarget, open_target, usual_device
 
 FAMILY = "qwen3_5_moe"
 MOST_BYTES = 48 << 20
@@ -263,7 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     if given.threads:
         torch.set_num_threads(given.threads)
-    device, out = pairs.device_of(given.device), Path(given.out)
+    device, out = usual_device(given.device), given.out
     clock, shape = Clock(out, given.minutes), SHAPES[given.shape]
     train_target(clock, out / "target", shape, given, device, clock.until(0.36))
     target = open_target(str(out / "target"), device=device, weights="fp32")
@@ -328,13 +328,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m inference_node.lab.hybrid_pair", description=__doc__)
-    parser.add_argument("--out", required=True, help="folder; what is there is not made again")
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser = pairs.parser("hybrid_pair", __doc__, most=128, timed=8)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="hybrid")
-    parser.add_argument("--device", default="")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--characters", type=int, default=30_000_000, help="of source code")
     parser.add_argument("--tokenizer-files", type=int, default=200, help="that the tokenizer is made from")
     parser.add_argument("--length", type=int, default=256, help="tokens of a row, for the target")
@@ -343,17 +338,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--target-steps", type=int, default=0, help="0: as many as fit")
     parser.add_argument("--say-every", type=int, default=50)
     parser.add_argument("--texts", type=int, default=16000, help="that the drafter is trained on")
-    parser.add_argument("--held", type=int, default=128)
     parser.add_argument("--prompt", type=int, default=48, help="tokens of code that are continued")
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=1024, help="answers at a time")
-    parser.add_argument("--steps", type=int, default=0, help="of the drafter; 0: as many as fit")
-    parser.add_argument("--rows", type=int, default=8192)
-    parser.add_argument("--anchors", type=int, default=1536)
-    parser.add_argument("--plain-attention", action="store_true", help="with a mask of all pairs, should flex fail")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--loop", type=int, default=12)
-    parser.add_argument("--timed", type=int, default=8)
     return parser
 
 

@@ -6,14 +6,13 @@ on where it was.
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from inference_node.models import states as states_form
 from inference_node.models.errors import NodeError
@@ -66,6 +65,33 @@ class Clock:
         self.out.mkdir(parents=True, exist_ok=True)
         with (self.out / "progress.txt").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+
+def parser(recipe: str, description: str | None, *, most: int, timed: int) -> argparse.ArgumentParser:
+    """The options that both recipes have. most: tokens of an answer; timed: texts that speed is measured on."""
+    made = argparse.ArgumentParser(prog=f"python -m inference_node.lab.{recipe}", description=description)
+    add = made.add_argument
+    add("--out", required=True, type=Path, help="folder; what is there is not made again")
+    add("--minutes", type=float, default=9.0)
+    add("--device", default="", help="default: the first accelerator")
+    add("--seed", type=int, default=0)
+    add("--threads", type=int, default=0)
+    add("--held", type=int, default=128, help="texts of each kind that are held out")
+    add("--max-tokens", type=int, default=most, help="of an answer")
+    add("--batch", type=int, default=1024, help="answers at a time")
+    add("--steps", type=int, default=0, help="of the drafter; 0: as many as fit")
+    add("--rows", type=int, default=8192, help="tokens of context in a step of the drafter")
+    add("--anchors", type=int, default=1536, help="blocks in a step of the drafter")
+    add("--rate", type=float, default=1e-3)
+    add("--loop", type=int, default=12, help="held-out texts answered in the real loop")
+    add("--timed", type=int, default=timed, help="held-out texts of each kind that speed is measured on")
+    add(
+        "--plain-attention",
+        action="store_true",
+        help="where flex attention cannot be compiled (no C compiler, a card that Triton does not know): a mask of all "
+        "pairs instead, anchors x block x (rows + anchors x block) bytes; a CPU always has it",
+    )
+    return made
 
 
 def write(path: Path, body: Any) -> None:
@@ -256,7 +282,3 @@ def speeds(
         found["widths"][str(width)] = {"eta": measured, "predicted": expected, "cycle_s": cost, **asdict(got)}
         write(out, {**found, "provenance": origin(target, held)})
     return found
-
-
-def device_of(name: str) -> str:
-    return name or ("cuda" if torch.cuda.is_available() else "cpu")

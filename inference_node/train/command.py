@@ -21,6 +21,8 @@ Weights = Annotated[str, typer.Option("--weights", help="The target's: fp32, bf1
 MaskId = Annotated[
     int | None, typer.Option("--mask-id", help="Id that stands for a token to draft; default: one that no text uses.")
 ]
+CostCurve = Annotated[Path | None, typer.Option("--cost", help="A machine's cost curve; eta is expected from it.")]
+KeyFile = Annotated[Path | None, typer.Option("--api-key-file", help="With that node's key.")]
 
 
 @app.command()
@@ -37,7 +39,7 @@ def collect(
     device: Device = "",
     weights: Weights = "fp32",
     node: Annotated[str, typer.Option("--node", help="Answers come from this OpenAI-compatible node.")] = "",
-    key_file: Annotated[Path | None, typer.Option("--api-key-file", help="With that node's key.")] = None,
+    key_file: KeyFile = None,
     at_once: Annotated[int, typer.Option("--at-once", min=1, help="Requests under way at the node.")] = 8,
 ) -> None:
     """Let the target answer prompts: the texts that a drafter is trained on."""
@@ -84,7 +86,7 @@ def run(
     weights: Weights = "bf16",
     mask_id: MaskId = None,
     states: Annotated[str, typer.Option("--states", help="A node that serves states: `train states` there.")] = "",
-    key_file: Annotated[Path | None, typer.Option("--api-key-file", help="With that node's key.")] = None,
+    key_file: KeyFile = None,
     fp8: Annotated[bool, typer.Option("--fp8", help="Half the bytes of states, with a scale per row.")] = False,
     memory_gb: Annotated[float, typer.Option("--memory-gb", min=0.0, help="Of the trainer's device, at most.")] = 0.0,
 ) -> None:
@@ -127,9 +129,7 @@ def evaluate_(
     prompts: Annotated[int, typer.Option("--prompts", min=1, help="The first so many texts.")] = 128,
     loop: Annotated[int, typer.Option("--loop", min=0, help="Of these, answered in the real loop.")] = 16,
     identical: Annotated[int, typer.Option("--identical", min=0, help="Of these, answered without drafts too.")] = 4,
-    cost: Annotated[
-        Path | None, typer.Option("--cost", help="A machine's cost curve; eta is expected from it.")
-    ] = None,
+    cost: CostCurve = None,
     device: Device = "",
     weights: Weights = "fp32",
     mask_id: MaskId = None,
@@ -165,9 +165,7 @@ def arms(
     held_out: Annotated[int, typer.Option("--held-out", min=1, help="Texts to judge on.")] = 128,
     loop: Annotated[int, typer.Option("--loop", min=0, help="Of these, answered in the real loop too.")] = 8,
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Begin nothing after these; 0: no end.")] = 0.0,
-    cost: Annotated[
-        Path | None, typer.Option("--cost", help="A machine's cost curve; eta is expected from it.")
-    ] = None,
+    cost: CostCurve = None,
     device: Device = "",
     weights: Weights = "bf16",
     mask_id: MaskId = None,
