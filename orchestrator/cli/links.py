@@ -5,7 +5,7 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from urllib.parse import urlsplit
 
@@ -20,7 +20,6 @@ from orchestrator.store.session import Sessions, make_engine
 
 CONNECT_S, TOKEN_S = 4.0, 90.0
 CLOCKS_APART_S = 30.0
-WORKER_SILENT = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +178,13 @@ def check_alive(settings: Settings) -> Iterator[Checked]:
     sessions = Sessions(make_engine(settings.database))
     try:
         with sessions.reading() as db:
-            alive = machine in {one.id for one in machines.heard_of_since(db, datetime.now(UTC) - WORKER_SILENT)}
+            alive = machine in machines.heard_of_since(db, datetime.now(UTC) - machines.SILENT_AFTER)
     except SQLAlchemyError as error:
         yield Checked("worker", False, f"the database does not say: {error}")
         return
     finally:
         sessions.close()
-    words = "has reported within two minutes" if alive else "has not reported for two minutes"
+    words = f"has {'reported within' if alive else 'not reported for'} {machines.SILENT_AFTER.seconds // 60} minutes"
     yield Checked("worker", alive, f"machine {machine} {words}")
 
 

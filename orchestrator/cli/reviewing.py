@@ -134,7 +134,7 @@ def somebody_works(shop: Workshop) -> bool:
     """Whether a worker on this database is alive."""
     with shop.sessions.reading() as db:
         found = machines.heard_of_since(db, shop.clock() - ALIVE_WITHIN)
-    return any(one.id != shop.machine or working.worker_alive(shop.settings, one.id) for one in found)
+    return any(one != shop.machine or working.worker_alive(shop.settings, one) for one in found)
 
 
 def see_through(shop: Workshop, ours: Workshop | None, review_id: UUID) -> None:

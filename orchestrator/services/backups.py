@@ -4,6 +4,7 @@ A backup is a compressed tar: `manifest.json`, `database/TABLE.jsonl`, `files/NA
 unpacked but what the manifest names, under the names that are known here, and only after its digests fit.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -15,7 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,18 @@ KEPT_FILES = re.compile(r"config\.toml|machine|focuses/[A-Za-z0-9._-]{1,100}\.to
 TABLE = re.compile(r"[a-z_]{1,60}")
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 4 << 20
-WORKER_ALIVE = timedelta(minutes=2)
+
+# What a file that is none of ours, or damaged, makes its readers raise. A full disk is not among it.
+WRONG = (
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    EOFError,
+    zlib.error,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)
 
 
 @dataclass(frozen=True)
@@ -128,8 +140,10 @@ def unpack(file: Path, folder: Path) -> tuple[Manifest, dict[str, list[str]]]:
                     raise BackupError(f"{file.name} is damaged: {member.name} is not what was written.")
     except FileNotFoundError:
         raise BadInput("file", f"There is no file {file}.") from None
-    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except WRONG as error:
         raise BackupError(f"{file.name} is no backup of Lamplighter, or it is damaged: {error}.") from None
+    except OSError as error:
+        raise BackupError(f"{file} could not be unpacked; that says nothing about it: {error}.") from None
     if wanted:
         raise BackupError(f"{file.name} is damaged: {', '.join(sorted(wanted))} is missing.")
     return manifest, {"tables": list(content["tables"]), "files": list(content["files"])}
@@ -157,14 +171,11 @@ def refuse_while_working(settings: Settings) -> None:
     sessions = open_sessions(settings.database)
     try:
         with sessions.reading() as db:
-            alive = machines.heard_of_since(db, datetime.now(UTC) - WORKER_ALIVE)
-            names = ", ".join(one.id for one in alive)
-    except Exception:  # an empty database, or one of another version: no worker of ours runs on it
-        return
+            alive = machines.heard_of_since(db, datetime.now(UTC) - machines.SILENT_AFTER)
     finally:
         sessions.close()
-    if names:
-        raise NotNow(f"A worker runs on {names}. End it (and web and beat), then restore.")
+    if alive:
+        raise NotNow(f"A worker runs on {', '.join(alive)}. End it (and web and beat), then restore.")
 
 
 def forget_old(folder: Path, *, keep: int, but: Path) -> list[Path]:

@@ -1,14 +1,18 @@
 """Worker machines, as they last reported."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Name
+
+# A worker reports every ten seconds (jobs/app.py). One that is silent for so long is dead, and does not only wait for a
+# database that restarts or is busy.
+SILENT_AFTER = timedelta(minutes=2)
 
 
 class Machine(Base):
@@ -32,9 +36,11 @@ def report(db: Session, machine: str, now: datetime, **what: Any) -> None:
     db.add(row)
 
 
-def heard_of_since(db: Session, when: datetime) -> Sequence[Machine]:
-    """Machines with a worker that reported since then."""
-    return db.scalars(select(Machine).where(Machine.heartbeat >= when, Machine.worker_pid.is_not(None))).all()
+def heard_of_since(db: Session, when: datetime) -> Sequence[str]:
+    """Ids of machines with a worker that reported since then; of a database of any version, or of none yet."""
+    if not inspect(db.connection()).has_table(Machine.__tablename__):
+        return ()
+    return db.scalars(select(Machine.id).where(Machine.heartbeat >= when, Machine.worker_pid.is_not(None))).all()
 
 
 def silent_since(db: Session, when: datetime) -> Sequence[Machine]:

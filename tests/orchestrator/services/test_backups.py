@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from alembic import command
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from orchestrator.services import backups
 from orchestrator.services.errors import BadInput, NotNow
@@ -232,6 +233,31 @@ def test_a_cut_off_file_and_one_of_something_else_are_refused(database: Database
             backups.restore(settings, file, replace=True)
     with pytest.raises(BadInput, match="no file"):
         backups.restore(settings, tmp_path / "nothing", replace=True)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=PG)])
+def test_a_database_that_cannot_say_whether_a_worker_runs_is_not_thrown_away(
+    database: Database, tmp_path: Path, kind: str
+) -> None:
+    settings = database(kind)
+    filled(settings).close()
+    file = backups.make(settings, None, version="1")
+    engine = make_engine(settings.database)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE machines RENAME COLUMN heartbeat TO pulse"))
+    with pytest.raises(DBAPIError, match="heartbeat"):
+        backups.restore(settings, file, replace=True)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT count(*) FROM repos")).scalar()
+    engine.dispose()
+
+
+def test_what_cannot_be_read_is_not_called_damaged(database: Database, tmp_path: Path) -> None:
+    settings = database("sqlite")
+    filled(settings).close()
+    with pytest.raises(BackupError, match="could not be unpacked") as told:
+        backups.restore(settings, tmp_path, replace=True)
+    assert "irectory" in str(told.value) and "damaged" not in str(told.value)
 
 
 def test_what_is_there_is_thrown_away_only_when_asked_and_never_under_a_worker(
