@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 
 from inference_node.models.errors import NodeError
+from inference_node.train import node
 from inference_node.train.collect import Answers, Wanted
 from inference_node.train.prompts import Prompt
 
@@ -33,12 +34,7 @@ def from_node(
     """
 
     def answers(prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, Sequence[int], Sequence[int]]]:
-        with (
-            httpx.Client(
-                base_url=url.rstrip("/"), headers={"Authorization": f"Bearer {key}"} if key else {}, timeout=silence_s
-            ) as http,
-            ThreadPoolExecutor(at_once) as pool,
-        ):
+        with node.client(url, key, silence_s) as http, ThreadPoolExecutor(at_once) as pool:
             name = model or _only_model(http)
             waiting: deque[tuple[Prompt, list[int], Future[list[int]]]] = deque()
             try:
@@ -79,18 +75,17 @@ def _answer(http: httpx.Client, body: dict[str, Any], name: str, patience_s: flo
             reply = http.post("/v1/completions", json=body)
             if reply.status_code not in (429, 502, 503, 504):
                 return _ids(reply, name)
-            after = reply.headers.get("Retry-After", "")
-            pause, why = float(after) if after.isdigit() else pause, _message(reply)
+            pause, why = node.retry_after(reply, pause, LONGEST_PAUSE_S), node.refusal(reply)
         except httpx.TransportError as error:
             pause, why = min(2 * pause, LONGEST_PAUSE_S), str(error) or type(error).__name__
         if time.monotonic() - since > patience_s:
             raise NodeError(f"The node at {http.base_url} has not answered for {patience_s:.0f} s ({why}).")
-        time.sleep(min(pause, LONGEST_PAUSE_S))
+        time.sleep(pause)
 
 
 def _ids(reply: httpx.Response, name: str) -> list[int]:
     if reply.status_code != 200:
-        raise NodeError(f'{reply.request.url} refused prompt "{name}": {_message(reply)}')
+        raise NodeError(f'{reply.request.url} refused prompt "{name}": {node.refusal(reply)}')
     choice = reply.json()["choices"][0]
     ids = choice.get("token_ids")
     if not ids:
@@ -109,10 +104,3 @@ def _only_model(http: httpx.Client) -> str:
         raise NodeError(
             f"{http.base_url} does not list its models ({error!r}). Is it an OpenAI-compatible node?"
         ) from None
-
-
-def _message(reply: httpx.Response) -> str:
-    try:
-        return str(reply.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {reply.status_code}"

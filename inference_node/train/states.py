@@ -19,6 +19,7 @@ from torch import nn
 from inference_node.models import states as form
 from inference_node.models.errors import NodeError
 from inference_node.models.states import CHECKSUM, BrokenBody
+from inference_node.train import node
 from inference_node.train.batch import Batch
 from inference_node.train.features import States, check
 from inference_node.train.sample import Sample
@@ -66,11 +67,7 @@ class RemoteTarget:
         self._last = layers - 1
         self.wants_last, self.ahead, self.patience_s, self.told = last, ahead, patience_s, told
         self.bytes = 0  # of states that arrived whole
-        self._http = httpx.Client(
-            base_url=url.rstrip("/"),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(silence_s),
-        )
+        self._http = node.client(url, key, silence_s)
         self._pool = ThreadPoolExecutor(connections, thread_name_prefix="states")
         self._fetching: dict[Sample, Future[States]] = {}
         self._stopped = False
@@ -162,7 +159,7 @@ class RemoteTarget:
                 f"{self._http.base_url} serves no states. Start it with `lamplighter-node train states --model ...`."
             )
         if reply.status_code != 200:
-            raise NodeError(f"{self._http.base_url} refused sample {sample.id!r}: {_message(reply)}")
+            raise NodeError(f"{self._http.base_url} refused sample {sample.id!r}: {node.refusal(reply)}")
         rows = form.decode(
             reply.content, reply.headers.get(CHECKSUM, ""), model=self.model, tokens=sample.tokens, taps=self.asked
         )
@@ -174,13 +171,5 @@ class RemoteTarget:
 
 class _Busy(Exception):
     def __init__(self, reply: httpx.Response) -> None:
-        super().__init__(_message(reply))
-        after = reply.headers.get("Retry-After", "")
-        self.retry_after_s = min(float(after), LONGEST_PAUSE_S) if after.isdigit() else 1.0
-
-
-def _message(reply: httpx.Response) -> str:
-    try:
-        return str(reply.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {reply.status_code}"
+        super().__init__(node.refusal(reply))
+        self.retry_after_s = node.retry_after(reply, 1.0, LONGEST_PAUSE_S)
