@@ -198,7 +198,7 @@ def looked_at(tally: Tally, folder: Path, browser: Browser, text: str) -> None:
             page.goto(site.address + address, wait_until="domcontentloaded")
             page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
             page.mouse.move(300, 300)
-            page.wait_for_timeout(60)
+            page.wait_for_timeout(60)  # for what a moved mouse or an opened fold starts
             ran = page.evaluate("window.ran")
             elsewhere = [url for url in asked_for if not url.startswith(site.address)]
             tally.add("xss_in_chromium", address, f"{ran} scripts ran" if ran else "; ".join(elsewhere))

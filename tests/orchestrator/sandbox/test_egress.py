@@ -3,7 +3,6 @@
 import ipaddress
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from orchestrator.sandbox import egress
 from orchestrator.sandbox.contract import SandboxError
+from tests.support.waiting import wait_for
 
 RULES = egress.rules(("pypi.org", "*.pythonhosted.org", "mirror.example:8443"), ())
 LOOPBACK = ("127.0.0.0/8", "::1/128")
@@ -318,10 +318,7 @@ def test_threads_of_ended_tunnels_end(upstream: int):
             client = ask(listener, connect(f"allowed.example:{upstream}"))
             assert established(client)
             client.close()
-    give_up = time.monotonic() + 5
-    while threading.active_count() > before:
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_for(lambda: threading.active_count() <= before, 5, every_s=0.01)
 
 
 def test_proxy_serves_on_a_unix_socket_too(upstream: int, tmp_path: Path):

@@ -168,7 +168,7 @@ def test_a_running_review_moves_before_ones_eyes_and_ends_as_its_result(
     expect(tab.locator("[sse-connect]")).to_have_count(0)
     expect(tab.get_by_role("heading", level=1)).to_have_count(1)
     before = sum("/events" in url for url in requests)
-    tab.wait_for_timeout(1500)
+    tab.wait_for_timeout(5 * events.RETRY_MS)  # after one pause it would have been asked for again
     assert before == 1 and sum("/events" in url for url in requests) == before  # closed, and it stays closed
 
 
@@ -380,7 +380,7 @@ def test_hostile_text_does_nothing_in_a_browser(tab: Page, shop: Workshop) -> No
         f"/compare?one={street.earlier}&other={street.done}",
     ):  # fmt: skip
         tab.goto(address)
-        tab.wait_for_timeout(200)
+        tab.wait_for_timeout(200)  # for what begins when all is loaded: htmx's requests, a script's timer
         assert tab.locator("img, iframe").count() == 0
         assert tab.evaluate("window.evil") is None
 
