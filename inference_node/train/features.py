@@ -7,6 +7,7 @@ learn and accepts nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from inference_node.train.sample import Sample
 
 FLAT = 1e-6
 """A layer's output whose standard deviation over a sample is below this holds nothing."""
+
+FILLED = 0.25
+"""Share of a row that may be filling: of texts side by side, each is computed as long as the longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,14 @@ class LocalTarget:
 
     @torch.no_grad()
     def states(self, samples: Sequence[Sample]) -> list[States]:
+        found: dict[int, States] = {}
+        for group in by_length([len(sample.tokens) for sample in samples]):
+            found |= zip(group, self._side_by_side([samples[i] for i in group]), strict=True)
+        states = [found[i] for i in range(len(samples))]
+        check(samples, states, taps=len(self.taps))
+        return states
+
+    def _side_by_side(self, samples: Sequence[Sample]) -> list[States]:
         longest = max(len(sample.tokens) for sample in samples)
         tokens = torch.zeros(len(samples), longest, dtype=torch.int64)  # causal: what fills up on the right is not seen
         for row, sample in enumerate(samples):
@@ -84,13 +96,10 @@ class LocalTarget:
         with self._tapped() as seen:
             last = self.body(input_ids=tokens.to(self.device), use_cache=False).last_hidden_state
         feature = torch.cat([seen[tap] for tap in self.taps], dim=-1)
-        found = [
+        return [
             States(feature[row, : len(one.tokens)], last[row, : len(one.tokens)] if self.wants_last else None)
             for row, one in enumerate(samples)
         ]
-        for sample, states in zip(samples, found, strict=True):
-            check(sample, states, taps=len(self.taps))
-        return found
 
     @contextmanager
     def _tapped(self) -> Iterator[dict[int, torch.Tensor]]:
@@ -111,23 +120,44 @@ class LocalTarget:
                 hook.remove()
 
 
-def check(sample: Sample, states: States, *, taps: int) -> None:
-    """Refuse states that no target gives: another length, zeros, the same row everywhere, infinities."""
-    if states.feature.shape[0] != len(sample.tokens):
-        raise NodeError(
-            f'Sample "{sample.id}" has {len(sample.tokens)} tokens, its states {states.feature.shape[0]} rows. '
-            "They belong to another text."
-        )
-    rows = states.feature.to(torch.float32).unflatten(-1, (taps, -1))
-    for tap in range(taps):
-        spread = rows[:, tap].std()
-        finite = bool(torch.isfinite(spread))
-        if not finite or (rows.shape[0] > 1 and spread < FLAT):
+def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers of the texts that go side by side, the longest first: none leaves more than FILLED of its row empty."""
+    group: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        if group and lengths[number] < (1 - FILLED) * lengths[group[0]]:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def check(samples: Sequence[Sample], states: Sequence[States], *, taps: int) -> None:
+    """Refuse states that no target gives: another length, zeros, the same row everywhere, infinities.
+
+    Reads from the device once for all samples. Raises NodeError.
+    """
+    for sample, one in zip(samples, states, strict=True):
+        if one.feature.shape[0] != len(sample.tokens):
             raise NodeError(
-                f'The states of sample "{sample.id}" at tap {tap} are {"flat" if finite else "not numbers"} '
-                f"(standard deviation {float(spread):.2g}). A drafter trained on them would learn the text's "
-                "frequencies only; what gives them has a fault."
+                f'Sample "{sample.id}" has {len(sample.tokens)} tokens, its states {one.feature.shape[0]} rows. '
+                "They belong to another text."
             )
+    spreads = torch.stack([_spread(one.feature, taps) for one in states]).tolist()
+    for sample, by_tap in zip(samples, spreads, strict=True):
+        for tap, spread in enumerate(by_tap):
+            finite = math.isfinite(spread)
+            if not finite or (len(sample.tokens) > 1 and spread < FLAT):
+                raise NodeError(
+                    f'The states of sample "{sample.id}" at tap {tap} are {"flat" if finite else "not numbers"} '
+                    f"(standard deviation {spread:.2g}). A drafter trained on them would learn the text's "
+                    "frequencies only; what gives them has a fault."
+                )
+
+
+def _spread(feature: torch.Tensor, taps: int) -> torch.Tensor:
+    """[taps] standard deviations."""
+    return feature.to(torch.float32).unflatten(-1, (taps, -1)).std(dim=(0, 2))
 
 
 def packed(states: Sequence[States], rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:

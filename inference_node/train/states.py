@@ -102,14 +102,14 @@ class RemoteTarget:
             self._fetching.pop(sample, None)
         body: Any = self.module.model
         found = []
-        for sample, states in zip(samples, arrived, strict=True):
+        for states in arrived:
             feature = states.feature.to(self.device)
             last = None
             if states.last is not None:
                 with torch.no_grad():
                     last = body.norm(states.last.to(body.norm.weight.device)).to(self.device)
             found.append(States(feature, last))
-            check(sample, found[-1], taps=len(self.taps))
+        check(samples, found, taps=len(self.taps))
         return found
 
     def close(self) -> None:
