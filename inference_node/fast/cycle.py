@@ -23,13 +23,13 @@ from dataclasses import dataclass
 
 import torch
 
-from inference_node.fast.drafter import BlockDrafter
+from inference_node.fast.drafter import DeviceDrafter
 from inference_node.fast.filters import Filters, everything, pack
 from inference_node.fast.forward import Model
 from inference_node.fast.graphs import Graphs
 from inference_node.fast.memory import Table
 from inference_node.fast.parts import Parts
-from inference_node.fast.state import KeptRecurrent, Recurrent
+from inference_node.fast.state import Kept, Recurrent
 from inference_node.fast.width import Width
 from inference_node.kernels.plain import accept
 from inference_node.kernels.plain.accept import FIELDS, RECORD, Field, Told
@@ -118,7 +118,7 @@ class Runner:
     def __init__(
         self,
         model: Model,
-        drafter: BlockDrafter | None,
+        drafter: DeviceDrafter | None,
         table: Table,
         recurrent: Recurrent,
         width: Width,
@@ -156,6 +156,7 @@ class Runner:
             known=None if holes is None else pack(~holes),
         )
         self.mask = drafter.mask if drafter is not None else 0
+        self.lag = drafter.lag if drafter is not None else 0
         self.slot = 0  # the host's copy of SLOT, which every pass turns; exact also where nothing was read
         self.pending = False  # whether the device may have rows to fold
         self.launches = 0  # since `begin`
@@ -219,13 +220,15 @@ class Runner:
         self.pending = False
         return True
 
-    def keep(self) -> KeptRecurrent | None:
-        """A copy of the recurrent state, which must be settled."""
-        return self.recurrent.kept(self.slot)
+    def keep(self, position: int) -> Kept:
+        """Copies of what is not in pages; the recurrent state must be settled."""
+        return Kept(self.recurrent.kept(self.slot), self.drafter.keep(position) if self.drafter is not None else None)
 
-    def resume(self, kept: KeptRecurrent | None) -> None:
+    def resume(self, kept: Kept, position: int) -> None:
         self.reset()
-        self.recurrent.resume(kept, self.slot)
+        self.recurrent.resume(kept.recurrent, self.slot)
+        if self.drafter is not None:
+            self.drafter.resume(kept.drafter, position)
 
     def go_back(self, ago: int, *, start: int, fold: int) -> None:
         """To the block `ago` blocks before the last one, of which `fold` rows stay."""
@@ -241,13 +244,14 @@ class Runner:
         """Rows of tokens from a multiple of CHUNK on; the outputs of the asked layers."""
         taps = self.model.prefill(tokens, start, self.table, self.recurrent, self.slot, self._taps(tap_layers))
         self._tell({Field.START: start + len(tokens)})
-        return self._absorb(taps, start, len(tokens), tap_layers)
+        ids = torch.tensor(list(tokens), dtype=torch.int32).to(self.device, non_blocking=True)
+        return self._absorb(ids, taps, start, len(tokens), tap_layers)
 
     def append(self, tokens: Sequence[int], start: int, tap_layers: Sequence[int] = ()) -> torch.Tensor:
         """At most a block of rows, the way a decode computes them; the outputs of the asked layers."""
         self._lay_out(tokens, start)
         taps = self.model.verify(self.shared, self.table, self.recurrent, self._taps(tap_layers))
-        asked = self._absorb(taps, start, len(tokens), tap_layers)
+        asked = self._absorb(self.shared.block, taps, start, len(tokens), tap_layers)
         self._keep_rows(start, len(tokens))
         return asked
 
@@ -298,8 +302,10 @@ class Runner:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def poison(self, value: float) -> None:
-        """Fill what no later pass may read."""
+    def poison(self, value: float, position: int) -> None:
+        """Fill what no later pass may read, with `position` rows in."""
+        if self.drafter is not None:
+            self.drafter.poison(value, position)
         if self.recurrent.memories:
             self.recurrent.poison(value, self.slot, int(self.shared.at(Field.FOLD)))
         self.shared.logits.fill_(value)
@@ -357,7 +363,7 @@ class Runner:
         s = self.shared
         taps = self.model.verify(s, self.table, self.recurrent, self._taps(()))
         if self.drafter is not None:
-            self.drafter.absorb(taps, s.at(Field.START), s.at(Field.VALID), self.table)
+            self.drafter.absorb(s.block, taps, s.at(Field.START), s.at(Field.VALID), self.table)
 
     def _choose_and_settle(self, *, long: bool) -> None:
         s = self.shared
@@ -475,13 +481,15 @@ class Runner:
     def _taps(self, more: Sequence[int]) -> tuple[int, ...]:
         return (*(self.drafter.taps if self.drafter is not None else ()), *more)
 
-    def _absorb(self, taps: torch.Tensor, start: int, rows: int, more: Sequence[int]) -> torch.Tensor:
+    def _absorb(
+        self, tokens: torch.Tensor, taps: torch.Tensor, start: int, rows: int, more: Sequence[int]
+    ) -> torch.Tensor:
         """The drafter's share of taps [rows, layers, hidden] goes into its context; the rest is returned."""
         own = len(self.drafter.taps) if self.drafter is not None else 0
         if self.drafter is not None:
             first = torch.tensor([start], dtype=torch.int32, device=self.device)
             count = torch.tensor([rows], dtype=torch.int32, device=self.device)
-            self.drafter.absorb(taps[:, :own], first, count, self.table)
+            self.drafter.absorb(tokens, taps[:, :own], first, count, self.table)
         return taps[:rows, own : own + len(more)]
 
 

@@ -1,14 +1,14 @@
-"""The DFlash drafter in kernels: a block of an anchor and masks in one pass, with the target's states for a past.
+"""What the cycle wants of a drafter on the device, and the DFlash drafter in kernels.
 
-See `models/drafter.py` for what it computes. Its context keys lie in the second pool of cache pages, under the target's
-page numbers; the block's own are written behind them for the time of the pass, where the next context rows overwrite
-them.
+DFlash fills a block of an anchor and masks in one pass, with the target's states for a past; see `models/drafter.py`
+for what it computes. Its context keys lie in the second pool of cache pages, under the target's page numbers; the
+block's own are written behind them for the time of the pass, where the next context rows overwrite them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -26,6 +26,35 @@ from inference_node.models.draft_config import DraftConfig
 from inference_node.models.draft_weights import LoadedDrafter
 
 POOL = 1
+
+
+class DeviceDrafter(Protocol):
+    """Fills the blocks of one sequence. Its state follows the target's rows by position, so a truncation needs nothing:
+    what a pass leaves for rows that are taken back, the next one overwrites before it is read."""
+
+    taps: tuple[int, ...]  # target layers whose outputs it wants
+    mask: int  # what stands in a block before a draft does
+    lag: int  # positions before the rows of a pass in which it writes too
+
+    def run(self, s: Any, table: Table, sampling: SamplingNumbers, *, own_noise: bool) -> None:
+        """Drafts into s.block[1:], and into s.confidence how sure each is."""
+        ...
+
+    def absorb(
+        self, tokens: torch.Tensor, taps: torch.Tensor, start: torch.Tensor, valid: torch.Tensor, table: Table
+    ) -> None:
+        """Rows start .. start + valid of these tokens went through the target; taps [rows, len(self.taps), hidden]."""
+        ...
+
+    def keep(self, position: int) -> torch.Tensor | None:
+        """What a checkpoint at this position needs besides the pages."""
+        ...
+
+    def resume(self, kept: torch.Tensor | None, position: int) -> None: ...
+
+    def poison(self, value: float, position: int) -> None:
+        """Fill what no later pass may read, the pages aside."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +139,9 @@ def from_module(loaded: LoadedDrafter) -> DrafterWeights:
 
 
 class BlockDrafter:
-    """Proposes a block from the anchor; its past is in the table's second pool."""
+    """Proposes a block from the anchor; its past is in the table's second pool, and all its state."""
+
+    lag = 0
 
     def __init__(
         self,
@@ -120,14 +151,13 @@ class BlockDrafter:
         bounds: torch.Tensor,
         embedding: torch.Tensor,
         head: Weight,
-        known: torch.Tensor | None,
         parts: Parts,
     ) -> None:
-        """rope: the table of `rope_table`; head: the target's, its known ids; known: packed bits of them or None."""
+        """rope: the table of `rope_table`; head: the target's, its known ids."""
         self.weights, self.config, self.parts = weights, config, parts
         self.taps, self.mask = config.taps, config.mask_id
         self.rope, self.bounds, self.embedding = rope, bounds, embedding
-        self.head, self.known = (head, known) if weights.head is None else (weights.head, None)
+        self.head = head if weights.head is None else weights.head
         c, device, dtype = config, embedding.device, embedding.dtype
 
         def room(*shape: int) -> torch.Tensor:
@@ -176,17 +206,17 @@ class BlockDrafter:
         heat = sampling.temperature if own_noise and w.head is None else sampling.cold
         p.head(
             ahead.scaled, self.head, rows, heat, sampling.seed, s.positions, self.chosen, squares=ahead.squares,
-            eps=c.eps, known=self.known,
+            eps=c.eps, known=s.known if w.head is None else None,
         )  # fmt: skip
         drafts = self.chosen.choice[1 : c.block]
         if w.head_ids is not None:
             drafts = w.head_ids[drafts.clamp(min=0).to(torch.int64)]
         s.block[1:].copy_(drafts)
-        warmth = torch.where(heat > 0.0, heat, 1.0)
-        logit, mass = self.chosen.logit[1 : c.block], self.chosen.mass[1 : c.block]
-        s.confidence.copy_((logit / warmth - mass).exp())
+        s.confidence.copy_(confidence(self.chosen.logit[1 : c.block], self.chosen.mass[1 : c.block], heat))
 
-    def absorb(self, taps: torch.Tensor, start: torch.Tensor, valid: torch.Tensor, table: Table) -> None:
+    def absorb(
+        self, tokens: torch.Tensor, taps: torch.Tensor, start: torch.Tensor, valid: torch.Tensor, table: Table
+    ) -> None:
         """Context keys and values for rows start .. start + valid, from taps [rows, len(self.taps), hidden]."""
         p, c, w = self.parts, self.config, self.weights
         pool = table.pages.pools[POOL]
@@ -208,6 +238,20 @@ class BlockDrafter:
                 piece, w.context, w.context_k_norm, self.rope, tables, start + first,
                 torch.full_like(valid, piece.shape[0]), keys, values, c.eps,
             )  # fmt: skip
+
+    def keep(self, position: int) -> torch.Tensor | None:
+        return None
+
+    def resume(self, kept: torch.Tensor | None, position: int) -> None:
+        pass
+
+    def poison(self, value: float, position: int) -> None:
+        pass
+
+
+def confidence(logit: torch.Tensor, mass: torch.Tensor, heat: torch.Tensor) -> torch.Tensor:
+    """The probabilities of what a head chose, from what it says of its choices."""
+    return (logit / torch.where(heat > 0.0, heat, 1.0) - mass).exp()
 
 
 def draft_rope(loaded: LoadedDrafter, positions: int) -> torch.Tensor:

@@ -26,11 +26,9 @@ from inference_node.kernels.plain.accept import Field
 from inference_node.kernels.plain.gated_delta import CHUNK
 from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaMemory, Keep, marks_for
 from inference_node.kernels.plain.head import chosen
-from inference_node.kernels.plain.kv_write import rope_table
 from inference_node.kernels.plain.linear import ROWS, Feed, feed
 from inference_node.kernels.plain.packed import Weight
 from inference_node.kernels.plain.route import plan
-from inference_node.models.rope import Rope
 from inference_node.speculate.seam import Sampling
 
 WORD = 0xFFFFFFFF
@@ -52,14 +50,15 @@ class Model:
         self,
         weights: Weights,
         sizes: Sizes,
-        rope: Rope,
+        rope: torch.Tensor,
         *,
         block: int,
-        positions: int,
         known_ids: int,
+        pool: int = 0,
         parts: Parts | None = None,
     ) -> None:
-        """positions: that a sequence may have, with room for a block more."""
+        """rope: the table of `rope_table`, for every position of a sequence and a block more. pool: of the cache pages
+        in which the keys lie."""
         if not 1 <= block <= ROWS:
             raise NotForFast(f"A block of {block} rows; the fast engine's kernels have {ROWS}.")
         self.weights, self.sizes, self.block = weights, sizes, block
@@ -67,8 +66,8 @@ class Model:
         self.parts = parts or Parts(self.device)
         self.known_ids = min(known_ids, sizes.vocab)
         self.head_weight = weights.head[: self.known_ids]
-        self.rope = rope_table(rope.frequency, rope.scale, positions)
-        self.bounds = paged_attention.split_bounds(positions, self.device)
+        self.rope, self.pool = rope, pool
+        self.bounds = paged_attention.split_bounds(rope.shape[0], self.device)
         s, device = sizes, self.device
 
         def room(*shape: int, dtype: torch.dtype = self.dtype) -> torch.Tensor:
@@ -131,18 +130,25 @@ class Model:
         self.parts.embed(s.block, self.weights.embedding, self.x[rows], valid=valid, feed=first)
         tapped = self.x.new_zeros(self.block, len(taps), self.sizes.hidden)
         deltas = attentions = 0
-        for layer, (mixer, mlp) in enumerate(zip(self.weights.mixers, self.weights.mlps, strict=True)):
+        for layer, mixer in enumerate(self.weights.mixers):
             if isinstance(mixer, DeltaPart):
                 self._delta(mixer, deltas, s, recurrent)
+                self._mlp(self.weights.mlps[layer], layer, valid)
                 deltas += 1
             else:
-                self._attention(mixer, attentions, start, valid, table)
+                self.attend(layer, attentions, start, valid, table)
                 attentions += 1
-            self._mlp(mlp, layer, valid)
             for place, tap in enumerate(taps):
                 if tap == layer:
                     tapped[:, place].copy_(self.x[: self.block])
         return tapped
+
+    def attend(self, layer: int, index: int, start: torch.Tensor, valid: torch.Tensor, table: Table) -> None:
+        """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made."""
+        mixer = self.weights.mixers[layer]
+        assert isinstance(mixer, AttentionPart)
+        self._attention(mixer, index, start, valid, table)
+        self._mlp(self.weights.mlps[layer], layer, valid)
 
     def choose(self, s: Any) -> None:
         """The fused way from states to tokens."""
@@ -219,7 +225,7 @@ class Model:
         ahead = self.fed[0]
         self.parts.linear(ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps)
         q, k, v, gate = self._heads(self.projected[:n])
-        keys, values = cache(table.pages, 0, index)
+        keys, values = cache(table.pages, self.pool, index)
         self.parts.write(
             q, k, v, part.q_norm, part.k_norm, self.rope, table.device, start, valid, keys, values, self.queries[:n],
             s.eps,
@@ -307,7 +313,7 @@ class Model:
         q, k, v, gate = self._heads(self._enter_many(part.norm, part.enter, many))
         rows = q.shape[0]
         queries, read = (q.new_zeros(rows, s.heads, s.head_dim) for _ in range(2))
-        keys, values = cache(table.pages, 0, index)
+        keys, values = cache(table.pages, self.pool, index)
         p.write(
             q, k, v, part.q_norm, part.k_norm, self.rope, table.device, many.first, many.count, keys, values, queries,
             s.eps,

@@ -10,20 +10,23 @@ from typing import Any
 import torch
 
 from inference_node.fast import drafter as drafters
+from inference_node.fast import mtp as heads
 from inference_node.fast import packing, reading
 from inference_node.fast import weights as fast_weights
 from inference_node.fast import width as widths
 from inference_node.fast.cycle import Runner
-from inference_node.fast.drafter import BlockDrafter
+from inference_node.fast.drafter import BlockDrafter, DeviceDrafter
 from inference_node.fast.forward import Model
 from inference_node.fast.measure import costs
 from inference_node.fast.memory import CacheShape, Pages, Table
+from inference_node.fast.mtp import MtpDrafter, MtpWeights
 from inference_node.fast.parts import Parts
 from inference_node.fast.sizes import NotForFast, Sizes, sizes
 from inference_node.fast.state import ROLLBACKS, Recurrent
 from inference_node.fast.target import FastTarget
 from inference_node.fast.weights import Weights
 from inference_node.kernels.plain.block_attention import SPLIT
+from inference_node.kernels.plain.kv_write import rope_table
 from inference_node.models import files as model_files
 from inference_node.models import rope as ropes
 from inference_node.models import weights as model_weights
@@ -34,6 +37,7 @@ from inference_node.models.rope import Rope
 from inference_node.speculate.loading import (
     DEFAULT_BLOCK,
     DTYPES,
+    MTP_BLOCK,
     SHORT,
     context_of,
     holes,
@@ -83,7 +87,7 @@ def load_fast(
     cache: Path | None = None,
     told: Told = untold,
 ) -> FastLoaded:
-    """Load a model with a drafter: the name of one, or none, or ngram.
+    """Load a model with a drafter: the name of one, or none, ngram, mtp.
 
     weights: as for the reference, or int8 or mxfp4, which lose bits. prefix_bytes: of cache pages that states kept
     between turns may hold beside the live sequence. cache: folder of packed weights, by default the user's.
@@ -95,8 +99,6 @@ def load_fast(
         raise NodeError(f'weights="{weights}"; the fast engine knows {", ".join([*DTYPES, *SHORT, *LOSSY])}.')
     if rollback not in ROLLBACKS:
         raise NodeError(f'rollback="{rollback}"; the fast engine knows {", ".join(ROLLBACKS)}.')
-    if draft == "mtp":
-        raise NotForFast("The fast engine does not draft with a model's multi-token head; use --engine reference.")
     where = usable_device(device)
     files = model_files.find(model, told)
     if files.gguf is not None:
@@ -109,13 +111,16 @@ def load_fast(
     shape = sizes(config)
     tokenizer = files.tokenizer
     ids = target_ids(files, config, tokenizer)
-    loaded = None
-    if draft not in ("none", "ngram"):
+    loaded: LoadedDrafter | MtpWeights | None = None
+    if draft == "mtp":
+        loaded = heads.load(shape, reading.stored(files), files.name, dtype, where, told)
+    elif draft not in ("none", "ngram"):
         loaded = load_drafter(model_files.find(draft, told), ids, dtype, where)
         drafters.check(loaded.config)
-    rows = block or (loaded.config.block if loaded is not None else DEFAULT_BLOCK)
-    if loaded is not None and rows != loaded.config.block:
-        raise NodeError(f"block={rows}; the drafter's is {loaded.config.block}, and it is trained for that.")
+    trained = loaded.config.block if isinstance(loaded, LoadedDrafter) else None
+    rows = block or trained or (MTP_BLOCK if draft == "mtp" else DEFAULT_BLOCK)
+    if trained is not None and rows != trained:
+        raise NodeError(f"block={rows}; the drafter's is {trained}, and it is trained for that.")
     made = _weights(shape, files, dtype, where, kind, cache or packing.default_folder(), told)
     facts = TargetFacts(
         name=files.name,
@@ -128,7 +133,7 @@ def load_fast(
         context=context_of(config, context),
         block=rows,
         stop_ids=tuple(sorted(stop_ids(files, config, tokenizer))),
-        drafter=loaded.config.kind if loaded is not None else draft,
+        drafter=loaded.config.kind if isinstance(loaded, LoadedDrafter) else draft,
         rollback=rollback if shape.recurrent_layers else "none",
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
@@ -176,7 +181,7 @@ def assemble(
     shape: Sizes,
     rope: Rope,
     facts: TargetFacts,
-    drafter: LoadedDrafter | None = None,
+    drafter: LoadedDrafter | MtpWeights | None = None,
     *,
     width: str = "off",
     prefix_bytes: int = 1 << 30,
@@ -190,15 +195,17 @@ def assemble(
     with torch.inference_mode():
         positions = facts.context + 2 * facts.block
         parts = parts or Parts(device)
-        model = Model(
-            weights, shape, rope, block=facts.block, positions=positions, known_ids=facts.known_ids, parts=parts
-        )
-        own = None
+        angles = rope_table(rope.frequency, rope.scale, positions)
+        model = Model(weights, shape, angles, block=facts.block, known_ids=facts.known_ids, parts=parts)
+        own: DeviceDrafter | None = None
         pools = [CacheShape(shape.attention_layers, shape.kv_heads, shape.head_dim)]
-        if drafter is not None:
+        if isinstance(drafter, MtpWeights):
+            own = MtpDrafter(drafter, model, facts.block)
+            pools.append(MtpDrafter.cache_shape(shape))
+        elif drafter is not None:
             own = BlockDrafter(
                 drafters.from_module(drafter), drafter.config, drafters.draft_rope(drafter, positions), model.bounds,
-                weights.embedding, model.head_weight, None, parts,
+                weights.embedding, model.head_weight, parts,
             )  # fmt: skip
             pools.append(BlockDrafter.cache_shape(drafter.config))
         table = Table(_pages(pools, positions, prefix_bytes, dtype, device), _table(positions, device))
@@ -214,8 +221,6 @@ def assemble(
             own_noise=own_noise,
             graphs=graphs,
         )
-        if own is not None and own.weights.head is None:
-            own.known = runner.shared.known
         return FastTarget(runner, facts)
 
 

@@ -29,6 +29,19 @@ class KeptRecurrent:
         return sum(tensor.numel() * tensor.element_size() for tensor in (self.state, self.line))
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a checkpoint holds besides cache pages."""
+
+    recurrent: KeptRecurrent | None  # None: nothing recurrent in the model
+    drafter: torch.Tensor | None  # None: all that the drafter has is in pages
+
+    @property
+    def bytes(self) -> int:
+        own = self.drafter.numel() * self.drafter.element_size() if self.drafter is not None else 0
+        return own + (self.recurrent.bytes if self.recurrent is not None else 0)
+
+
 class Recurrent:
     """Memories of all recurrent layers of one sequence."""
 

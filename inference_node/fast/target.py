@@ -16,7 +16,7 @@ import torch
 
 from inference_node.fast.cycle import CYCLES, Launched, Runner
 from inference_node.fast.filters import Filters
-from inference_node.fast.state import KeptRecurrent
+from inference_node.fast.state import Kept
 from inference_node.models.errors import NodeError
 from inference_node.speculate import checks
 from inference_node.speculate.checks import guarded
@@ -42,12 +42,12 @@ REACH = 2
 
 @dataclass
 class FastCheckpoint:
-    """Pages of target and drafter, and the recurrent state, at one position."""
+    """Pages of target and drafter, and what else they keep, at one position."""
 
     owner: FastTarget
     tokens: tuple[int, ...]  # one per row held
     pages: tuple[int, ...]
-    recurrent: KeptRecurrent | None  # None: nothing recurrent in the model
+    state: Kept
     from_prefill: bool
     released: bool = False
 
@@ -57,7 +57,7 @@ class FastCheckpoint:
 
     @property
     def own_bytes(self) -> int:
-        return (self.recurrent.bytes if self.recurrent is not None else 0) + 8 * len(self.tokens)
+        return self.state.bytes + 8 * len(self.tokens)
 
     @property
     def shared_bytes(self) -> Mapping[int, int]:
@@ -149,7 +149,7 @@ class FastTarget:
         began = time.perf_counter()
         checks.rows(self.facts, self.position, tokens)
         self._end_turn()
-        self.runner.table.open(self.position, self.position + len(tokens) + self.facts.block)
+        self._open(self.position + len(tokens) + self.facts.block)
         self.runner.settle()
         asked: list[torch.Tensor] = []
         done = 0
@@ -237,7 +237,11 @@ class FastTarget:
         self.catch_up()
         self._settle()
         return FastCheckpoint(
-            self, tuple(self.rows), self.runner.table.share(len(self.rows)), self.runner.keep(), self.from_prefill
+            self,
+            tuple(self.rows),
+            self.runner.table.share(len(self.rows)),
+            self.runner.keep(len(self.rows)),
+            self.from_prefill,
         )
 
     @guarded
@@ -247,7 +251,7 @@ class FastTarget:
         self._forget_unread()
         self._end_turn()
         self.runner.table.adopt(checkpoint.pages)
-        self.runner.resume(checkpoint.recurrent)
+        self.runner.resume(checkpoint.state, checkpoint.position)
         self.rows, self.from_prefill = list(checkpoint.tokens), checkpoint.from_prefill
         if self.host_drafter is not None:
             self.host_drafter.reset()
@@ -275,7 +279,7 @@ class FastTarget:
     def poison(self, value: float) -> None:
         """Fill every cache row that nothing may read. For tests and `doctor`: it must change no bit."""
         self.runner.table.poison(self.position, value)
-        self.runner.poison(value)
+        self.runner.poison(value, len(self.rows))
 
     def catch_up(self, until: Handle | None = None) -> None:
         """Read launched cycles in order: all of them, or up to this one."""
@@ -322,7 +326,7 @@ class FastTarget:
         if len(self.unread) >= CYCLES - 1:
             self.catch_up(self.unread[0])
         ahead = len(self.rows) + len(self.unread) * self.facts.block
-        self.runner.table.open(len(self.rows), min(ahead + 2 * self.facts.block, self.runner.positions))
+        self._open(min(ahead + 2 * self.facts.block, self.runner.positions))
         drafts: list[int] | None = None
         if self.host_drafter is not None and turn.draft:
             most = min(self.facts.block, turn.left) - 1
@@ -335,6 +339,10 @@ class FastTarget:
             constraint=turn.constraint if turn.left else None,
             logprobs=turn.logprobs,
         )
+
+    def _open(self, end: int) -> None:
+        """Make the cache writable up to `end`, from where the next pass writes."""
+        self.runner.table.open(max(0, len(self.rows) - self.runner.lag), end)
 
     def _settle(self) -> None:
         """Fold what is left to fold; it counts as a cycle without rows."""

@@ -210,6 +210,50 @@ def _mixed(part: Mixer | Mlp) -> bool:
     return isinstance(part, MixturePart)
 
 
+class Filler:
+    """Puts the tensors of a model's files, or of a part of them, where they belong. Raises BadModel."""
+
+    def __init__(self, names: Mapping[str, str], where: Mapping[str, Stored], folder: str, told: Told = untold) -> None:
+        """names: of the part, as its places call them -> as the files do."""
+        self.names, self.where, self.folder, self.told = names, where, folder, told
+        self.used: set[str] = set()
+        self.total = sum(where[name].bytes for name in names.values())
+        self.done = 0
+
+    @property
+    def single(self) -> bool:
+        """Whether the files hold every expert's matrices by themselves."""
+        return any(".mlp.experts.0." in name for name in self.names)
+
+    def __call__(self, places: list[Place]) -> None:
+        wanted = {}
+        for place in places:
+            shape = tuple(place.into.shape)
+            if place.name not in self.names:
+                raise BadModel(self.folder, f'tensor "{place.name}"', found="missing", expected=f"shape {list(shape)}")
+            real = self.names[place.name]
+            if self.where[real].shape != shape:
+                raise BadModel(
+                    self.folder, f'the shape of tensor "{real}"', found=list(self.where[real].shape),
+                    expected=f"{list(shape)} by config",
+                )  # fmt: skip
+            self.used.add(place.name)
+            wanted[real] = place.into
+        before = self.done
+        size = sum(self.where[name].bytes for name in wanted)
+        reading.read(wanted, self.where, lambda what, part: self.told(what, (before + part * size) / self.total))
+        self.done += size
+
+    def finish(self, expected: str) -> None:
+        """Refuse what has no place."""
+        left = sorted(set(self.names) - self.used)
+        if left:
+            raise BadModel(
+                self.folder, f'tensor "{self.names[left[0]]}"',
+                found=f"present, and {len(left) - 1} more that have no place", expected=expected,
+            )  # fmt: skip
+
+
 def load(
     sizes: Sizes,
     where: Mapping[str, Stored],
@@ -220,33 +264,7 @@ def load(
     told: Told = untold,
 ) -> Weights:
     """All weights of a model directory. Raises BadModel for what is missing, misshapen or left over."""
-    names = _text_names(where)
-    single = any(".mlp.experts.0." in name for name in names)
-    used: set[str] = set()
-    total = sum(where[name].bytes for name in names.values())
-    done = 0
-
-    def fill(places: list[Place]) -> None:
-        nonlocal done
-        wanted = {}
-        for place in places:
-            if place.name not in names:
-                raise BadModel(
-                    folder, f'tensor "{place.name}"', found="missing", expected=f"shape {list(place.into.shape)}"
-                )
-            real = names[place.name]
-            if where[real].shape != tuple(place.into.shape):
-                raise BadModel(
-                    folder, f'the shape of tensor "{real}"', found=list(where[real].shape),
-                    expected=f"{list(place.into.shape)} by config",
-                )  # fmt: skip
-            used.add(place.name)
-            wanted[real] = place.into
-        before = done
-        size = sum(where[name].bytes for name in wanted)
-        reading.read(wanted, where, lambda what, part: told(what, (before + part * size) / total))
-        done += size
-
+    fill = Filler(_text_names(where), where, folder, told)
     embedding = torch.empty(sizes.vocab, sizes.hidden, dtype=dtype, device=device)
     norm = torch.empty(sizes.hidden, device=device)
     head = embedding if sizes.tied else torch.empty_like(embedding)
@@ -254,25 +272,20 @@ def load(
         Place("embed_tokens.weight", embedding), Place("norm.weight", norm),
         *([] if sizes.tied else [Place("lm_head.weight", head)]),
     ])  # fmt: skip
-    used.add("lm_head.weight")
+    fill.used.add("lm_head.weight")
     if sizes.plus_one:
         norm.add_(1.0)
     mixers: list[Mixer] = []
     mlps: list[Mlp] = []
     for layer in range(sizes.layers):
         mixer, mlp = empty_layer(sizes, layer, dtype, device)
-        fill(list(layer_places(sizes, layer, mixer, mlp, single)))
+        fill(list(layer_places(sizes, layer, mixer, mlp, fill.single)))
         finish_layer(sizes, mixer, mlp)
         if kind != "bf16":
             mixer, mlp = packed(mixer, kind), packed(mlp, kind)
         mixers.append(mixer)
         mlps.append(mlp)
-    left = sorted(set(names) - used)
-    if left:
-        raise BadModel(
-            folder, f'tensor "{names[left[0]]}"', found=f"present, and {len(left) - 1} more that have no place",
-            expected=f"only the tensors of a {sizes.family}",
-        )  # fmt: skip
+    fill.finish(f"only the tensors of a {sizes.family}")
     top = Weight(head) if kind != "int8" else _pack(Weight(head), pack_int8)
     return Weights(embedding, top, norm, mixers, mlps, kind)
 

@@ -24,7 +24,7 @@ Call = Callable[[], Any]
 
 
 def calls() -> Iterator[Call]:
-    for group in (delta, attention, drafter, linear, mixture, head, prefill):
+    for group in (delta, attention, drafter, multi_token, linear, mixture, head, prefill):
         yield from group()
 
 
@@ -103,6 +103,40 @@ def drafter() -> Iterator[Call]:
     settle: Any = ops.accept
     ints: Any = [int32(n) for n in (BLOCK, BLOCK, 3, accepting.FIELDS, BLOCK)]
     yield partial(settle, *ints, int32(8, accepting.RECORD + BLOCK), 7)
+
+
+def multi_token() -> Iterator[Call]:
+    """What the model's own head launches otherwise than the target: single rows, and keys without queries."""
+    heads, kv_heads, dim = 16, 2, 256
+    pages, table, words, bounds = bf16(64, 1, 2, kv_heads, 256, dim)[:, 0], int32(64), (int32(1), int32(1)), int32(100)
+    cached, valid = (pages[:, 0], pages[:, 1]), int32(1)
+    fc, keys = packed.Weight(bf16(HIDDEN, 2 * HIDDEN)), packed.Weight(bf16(2 * kv_heads * dim, HIDDEN))
+    fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    yield partial(ops.embed, int32(BLOCK), bf16(VOCAB, HIDDEN), bf16(1, HIDDEN), valid=valid)
+    yield partial(ops.linear, bf16(BLOCK, 2 * HIDDEN), fc, valid, bf16(BLOCK, HIDDEN), feed=fed)
+    yield partial(ops.linear, bf16(BLOCK, 2 * HIDDEN), fc, valid, bf16(BLOCK, HIDDEN))
+    yield partial(ops.linear, bf16(BLOCK, HIDDEN), keys, valid, bf16(BLOCK, 2 * kv_heads * dim), norm=fp32(HIDDEN))
+    yield partial(ops.prefill_linear, bf16(2048, 2 * HIDDEN), fc, bf16(2048, HIDDEN))
+    yield partial(ops.prefill_linear, bf16(2048, HIDDEN), keys, bf16(2048, 2 * kv_heads * dim))
+    both = bf16(BLOCK, 2 * kv_heads, dim)
+    k, v, unread = both[:, :kv_heads], both[:, kv_heads:], bf16(BLOCK, kv_heads, dim)
+    yield partial(ops.kv_write, k, k, v, fp32(dim), fp32(dim), fp32(9, 64), table, *words, *cached, unread, 1e-6)
+    wide, q, out = bf16(1, 2 * heads * dim + 2 * kv_heads * dim), bf16(1, heads, dim), bf16(1, heads, dim)
+    gates = wide[:, : 2 * heads * dim].view(1, heads, 2, dim)
+    both = wide[:, 2 * heads * dim :].view(1, 2 * kv_heads, dim)
+    k, v = both[:, :kv_heads], both[:, kv_heads:]
+    yield partial(
+        ops.kv_write, gates[:, :, 0], k, v, fp32(dim), fp32(dim), fp32(9, 64), table, *words, *cached, q, 1e-6
+    )  # fmt: skip
+    room = paged_attention.parts(bounds, 1, heads, dim)
+    yield partial(
+        ops.block_attention, q, *cached, table, *words, bounds, room, out, scale=1 / 16, gate=gates[:, :, 1]
+    )  # fmt: skip
+    squares = fp32(1, HIDDEN // 16)
+    yield partial(
+        ops.head, bf16(1, HIDDEN), packed.Weight(bf16(VOCAB, HIDDEN)), valid, fp32(1), int32(2), int32(1),
+        chosen(VOCAB, META), squares=squares, known=int32(VOCAB // 32),
+    )  # fmt: skip
 
 
 def weights(*shape: int, experts: bool = False) -> Iterator[packed.Weight]:

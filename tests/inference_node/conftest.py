@@ -68,14 +68,14 @@ def loaded(fabricated: Fabricate) -> Load:
 def fast(fabricated: Fabricate) -> LoadFast:
     """fast(family, draft="june", **options) -> a fabricated pair as a fast target, loaded once per set of options.
 
-    draft: a drafter's revision, or none or ngram. Tests reset the target before they use it.
+    draft: a drafter's revision, or none, ngram, mtp. Tests reset the target before they use it.
     """
 
     @cache
     def load(
         family: str, draft: str = "june", weights: str = "fp32", rollback: str = "fold", **options: Any
     ) -> FastLoaded:
-        plain = draft in ("none", "ngram")
+        plain = draft in ("none", "ngram", "mtp")
         pair = fabricated(family) if plain else fabricated(family, draft)
         name = draft if plain else str(pair.drafter)
         block = options.pop("block", 8) if plain else None

@@ -61,10 +61,15 @@ def test_what_only_the_reference_serves_is_said_so(fabricated):
     pair = fabricated("qwen3_5_moe", "dflash2")
     with pytest.raises(NotForFast, match=r"dflash2.*--engine reference"):
         load_fast(str(pair.target), str(pair.drafter))
-    with pytest.raises(NotForFast, match="multi-token"):
-        load_fast(str(pair.target), "mtp")
     with pytest.raises(NotForFast, match='"llama"'):
         load_fast(str(fabricated("llama").target))
+
+
+def test_a_model_without_a_multi_token_head_is_refused_and_one_with_a_strange_one_too(damaged, fabricated):
+    with pytest.raises(BadModel, match=r"tensors under mtp\. is missing"):
+        load_fast(str(fabricated("qwen3").target), "mtp")
+    with pytest.raises(BadModel, match=r"mtp\.layers\.1\.norm"):
+        load_fast(damaged(lambda t: t.update({"mtp.layers.1.norm.weight": torch.zeros(1)}), "qwen3_5"), "mtp")
 
 
 def test_a_gguf_file_is_refused_with_what_to_do_instead(tmp_path):

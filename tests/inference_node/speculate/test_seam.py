@@ -180,7 +180,11 @@ def test_a_checkpoint_holds_the_whole_state_and_can_be_used_again(kinds, right, 
 
 
 @pytest.mark.parametrize(
-    ("engine", "draft"), [*(("reference", draft) for draft in ("june", "dflash2", "mtp", "ngram")), ("fast", "june")]
+    ("engine", "draft"),
+    [
+        *(("reference", draft) for draft in ("june", "dflash2", "mtp", "ngram")),
+        *(("fast", draft) for draft in ("june", "mtp")),
+    ],
 )
 def test_a_checkpoint_carries_the_drafters_state_too(kinds, engine, draft):
     """Bug class: acceptance falls with a prefix cache, drafter state lost (vllm#47930, #54163, #54360, z-lab#165)."""
@@ -247,6 +251,7 @@ def test_taps_asked_for_come_back_in_order(kind):
           for pair in (("qwen3_5_moe", "june"), ("qwen3", "dflash2"), ("qwen3_5", "mtp"))),
         *(("fast", "qwen3_5_moe", "june", "fold", value) for value in POISONS),
         *(("fast", "qwen3_5_moe", "june", way, POISONS[0]) for way in ("snapshots", "replay")),
+        ("fast", "qwen3_5", "mtp", "fold", POISONS[0]),
     ],
 )  # fmt: skip
 def test_what_nobody_may_read_changes_no_bit_whatever_is_in_it(kinds, engine, family, draft, rollback, value):
