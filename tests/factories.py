@@ -8,19 +8,22 @@ Functions that take a session add their row and flush. Times count from NOON, a 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+from pydantic import TypeAdapter
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
+from orchestrator.measure.records import ChangePoint, Comparison, Estimate, Metric, Outcome, Unit, Why
 from orchestrator.services.witness import Witness
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
+from orchestrator.store.comparisons import ChangePointRow, ComparisonRow
 from orchestrator.store.findings import FindingRow, Sighting
 from orchestrator.store.logs import LogChunk
 from orchestrator.store.measurements import MeasurementRow
@@ -32,6 +35,8 @@ from orchestrator.store.steps import Step, StepState
 from review_agents.identity import fingerprint_of
 from review_agents.ports import RemoteHead, RepoProblem, UnknownRef
 from review_agents.records import (
+    Benchmark,
+    BenchmarkKind,
     Candidate,
     FindingState,
     Kind,
@@ -45,6 +50,7 @@ from review_agents.records import (
     Severity,
     Source,
     Symptom,
+    Verdict,
     Verification,
     VerificationState,
 )
@@ -255,6 +261,78 @@ def make_measured(
         "verdict": one.change.model_dump(mode="json") if one.change else None,
     }
     return added(db, MeasurementRow(**{**given, **changed}))
+
+
+REASONS = {
+    Verdict.SLOWER: "both blocks agree",
+    Verdict.FASTER: "both blocks agree",
+    Verdict.NO_CHANGE: "the interval lies within 2 %",
+    Verdict.CONTAMINATED: "a session was void 4 times (others used 9 % of the processor time)",
+}
+
+
+def make_compared(
+    db: Session,
+    review: Review,
+    name: str = "tests",
+    ratio: float | None = 1.0,
+    *,
+    why: Why | None = None,
+    **changed: Any,
+) -> ComparisonRow:
+    """Base against head; without a ratio it was contaminated. Its verdict follows from the ratio."""
+    verdict = Verdict.CONTAMINATED if ratio is None else Verdict.NO_CHANGE
+    if ratio is not None and abs(ratio - 1) >= 0.03:
+        verdict = Verdict.SLOWER if ratio > 1 else Verdict.FASTER
+    unit = Unit(changed.pop("unit", "s"))
+    reason = changed.pop("reason", REASONS[verdict])
+    base = changed.pop("base", 0.1)
+    screen = None if ratio is None else Estimate(ratio, ratio * 0.98, ratio * 1.02, 0.002, base, base * ratio, 6)
+    confirm = replace(screen, sessions=10) if screen and verdict is not Verdict.NO_CHANGE else None
+    given: dict[str, Any] = {
+        "review_id": review.id,
+        "repo_id": review.repo_id,
+        "name": name,
+        "kind": str(BenchmarkKind.SCRIPT),
+        "unit": str(unit),
+        "machine_key": "machine/fake/image/3.11.2",
+        "base_commit": "f" * 40,
+        "head_commit": review.commit,
+        "same_code": False,
+        "at": review.created_at,
+        "verdict": verdict,
+        "ratio": ratio,
+        "low": screen.low if screen else None,
+        "high": screen.high if screen else None,
+        **changed,
+    }
+    whole = Comparison(
+        name=name,
+        benchmark=Benchmark(name=name, kind=BenchmarkKind.SCRIPT, command="python bench.py"),
+        metric=Metric("", unit, 0.001),
+        base_commit=given["base_commit"],
+        head_commit=given["head_commit"],
+        same_code=given["same_code"],
+        machine_key=given["machine_key"],
+        outcome=Outcome(verdict, reason, screen, confirm, 0.02 if verdict is Verdict.NO_CHANGE else None),
+        why=why,
+    )
+    return added(db, ComparisonRow(body=TypeAdapter(Comparison).dump_python(whole, mode="json"), **given))
+
+
+def make_step_found(db: Session, repo: Repo, point: ChangePoint, **changed: Any) -> ChangePointRow:
+    """A step that a review confirmed, and bisected if a `culprit` is given."""
+    given: dict[str, Any] = {
+        "repo_id": repo.id,
+        "name": point.name,
+        "machine_key": point.machine_key,
+        "from_commit": point.from_commit,
+        "to_commit": point.to_commit,
+        "found_at": point.to_at,
+        "ratio": point.ratio,
+        "body": TypeAdapter(ChangePoint).dump_python(point, mode="json"),
+    }
+    return added(db, ChangePointRow(**{**given, **changed}))
 
 
 def make_schedule(db: Session, repo: Repo | None = None, **changed: Any) -> Schedule:

@@ -26,6 +26,7 @@ class Step:
 
     point: ChangePoint
     culprit: str = ""
+    problem: str = ""  # why a bisection could name none; empty also where there was no bisection
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,15 @@ def steps_of(every: Iterable[Series], confirmed: Sequence[ChangePointRow]) -> tu
             row = known(point, left.values())
             if row is not None:
                 del left[row.id]
-            found.append(Step(narrowed(point, row), row.culprit if row else ""))
-    found += [Step(read(row), row.culprit) for row in left.values()]
+            found.append(searched(narrowed(point, row), row))
+    found += [searched(read(row), row) for row in left.values()]
     return tuple(sorted(found, key=lambda step: step.point.to_at, reverse=True))
+
+
+def searched(point: ChangePoint, row: ChangePointRow | None) -> Step:
+    if row is None:
+        return Step(point)
+    return Step(point, row.culprit, (row.bisection or {}).get("problem", ""))
 
 
 def known(point: ChangePoint, rows: Iterable[ChangePointRow]) -> ChangePointRow | None:

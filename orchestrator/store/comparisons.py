@@ -1,14 +1,16 @@
 """Base against head, one row per review and compared metric; and the steps found in a repo's series."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select
+from sqlalchemy import ForeignKey, Index, Select, UniqueConstraint, func, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from orchestrator.store.base import AnyJson, Base, Key, Name, choice
+from orchestrator.store.reviews import Review
 from review_agents.records import Verdict
 
 
@@ -97,3 +99,64 @@ def change_points(db: Session, repo_id: UUID) -> Sequence[ChangePointRow]:
     return db.scalars(
         select(ChangePointRow).where(ChangePointRow.repo_id == repo_id).order_by(ChangePointRow.found_at.desc())
     ).all()
+
+
+# For pages and other tools -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A comparison as it is shown: without its sessions and stacks, which are most of it."""
+
+    review_id: UUID
+    name: str
+    kind: str
+    unit: str
+    machine_key: str
+    base_commit: str
+    head_commit: str
+    same_code: bool
+    at: datetime
+    verdict: Verdict
+    ratio: float | None
+    low: float | None
+    high: float | None
+    void: int
+    outcome: Any  # measure.records.Outcome
+    grown: Any  # of its Why
+    dependencies: Any
+    no_profile: str | None  # why there is no profile; None: nobody asked for one
+
+
+def told(db: Session, review_id: UUID) -> Sequence[Told]:
+    return [Told(*row) for row in db.execute(telling().where(ComparisonRow.review_id == review_id))]
+
+
+def told_of_name(db: Session, repo_id: UUID, name: str, *, newest: int) -> Sequence[Told]:
+    """Newest first."""
+    row = ComparisonRow
+    wanted = telling().where(row.repo_id == repo_id, row.name == name).order_by(None).order_by(row.at.desc())
+    return [Told(*found) for found in db.execute(wanted.limit(newest))]
+
+
+def telling() -> Select[Any]:
+    row = ComparisonRow
+    own = [getattr(row, one.name) for one in fields(Told)[:14]]
+    why = [row.body[("why", part)] for part in ("grown", "dependencies")]
+    problem = row.body[("why", "problem")].as_string()
+    return select(*own, row.body["outcome"], *why, problem).order_by(row.name)
+
+
+def newest_review(db: Session, repo_id: UUID) -> UUID | None:
+    """The last one in which anything was compared."""
+    compared = select(ComparisonRow.id).where(ComparisonRow.review_id == Review.id).exists()
+    return db.scalars(
+        select(Review.id).where(Review.repo_id == repo_id, compared).order_by(Review.created_at.desc()).limit(1)
+    ).first()
+
+
+def body(db: Session, review_id: UUID, name: str) -> Any:
+    """The whole comparison, a measure.records.Comparison in JSON; None where there is none."""
+    return db.scalars(
+        select(ComparisonRow.body).where(ComparisonRow.review_id == review_id, ComparisonRow.name == name)
+    ).first()

@@ -134,3 +134,12 @@ def sessions_of(db: Session, ids: Sequence[UUID]) -> dict[UUID, Sequence[Any]]:
     """Their sessions, as records.Session in JSON."""
     found = db.execute(select(MeasurementRow.id, MeasurementRow.sessions).where(MeasurementRow.id.in_(ids)))
     return {id: sessions for id, sessions in found}
+
+
+def verdicts(db: Session, repo_id: UUID, since: datetime, until: datetime) -> dict[UUID, Any]:
+    """By measurement, what the comparisons of that time said, as records.Change in JSON."""
+    row = MeasurementRow
+    wanted = select(row.id, row.verdict).where(
+        row.repo_id == repo_id, row.at >= since, row.at <= until, row.verdict.is_not(None)
+    )
+    return {id: verdict for id, verdict in db.execute(wanted)}

@@ -1,18 +1,20 @@
 """The JSON API: the same services as the pages, described by OpenAPI. All errors have one shape (errors.py)."""
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response, status
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.services import (
     comparing,
     exporting,
     findings,
+    histories,
     judging,
+    measurements,
     memos,
     nodes,
     repos,
@@ -22,6 +24,9 @@ from orchestrator.services import (
     submitting,
     transcripts,
 )
+from orchestrator.services.exports import measurements as measured_files
+from orchestrator.services.histories import FalseAlarms
+from orchestrator.services.measurements import BenchmarkPage, Compared, Measurements, Profile
 from orchestrator.services.views import (
     Comparison,
     FindingPage,
@@ -38,7 +43,7 @@ from orchestrator.services.views import (
     ScheduleRow,
     Tonight,
 )
-from orchestrator.web.deps import PageNumber, PerPage, Shop
+from orchestrator.web.deps import BenchmarkName, PageNumber, PerPage, Shop
 from orchestrator.web.errors import Problems
 from orchestrator.web.exports import MEDIA_TYPES, ExportFormat
 from orchestrator.web.render import page
@@ -214,7 +219,7 @@ def compare(one: UUID, other: UUID, shop: Shop) -> Comparison:
     return comparing.compare(shop, one, other)
 
 
-# Repos and findings -------------------------------------------------------------------------------
+# Repos -------------------------------------------------------------------------------
 
 
 @router.get("/repos", tags=["repos"], summary="All repos")
@@ -225,6 +230,65 @@ def list_repos(shop: Shop) -> tuple[RepoRow, ...]:
 @router.get("/repos/{repo_id}", tags=["repos"], summary="One repo with reviews, open findings, series and rounds")
 def get_repo(repo_id: UUID, shop: Shop) -> RepoPage:
     return repos.get(shop, repo_id)
+
+
+# Measurements ---------------------------------------------------------------------------------------
+
+
+@router.get(
+    "/repos/{repo_id}/measurements",
+    tags=["measurements"],
+    summary="A repo's benchmarks over the nights, steps, verdicts",
+)
+def get_measurements(repo_id: UUID, shop: Shop) -> Measurements:
+    """The newest ten thousand measurements; `complete` says whether there are older ones, which the CSV file has."""
+    return measurements.get(shop, repo_id)
+
+
+@router.get(
+    "/repos/{repo_id}/measurements.csv",
+    tags=["measurements"],
+    summary="All measurements of a repo, newest first",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/csv": {}}}},
+)
+def get_measurements_csv(repo_id: UUID, shop: Shop) -> StreamingResponse:
+    return StreamingResponse(measured_files.as_csv(shop, repo_id), media_type="text/csv; charset=utf-8")
+
+
+@router.get("/repos/{repo_id}/benchmark", tags=["measurements"], summary="One benchmark with its sessions and verdicts")
+def get_benchmark(repo_id: UUID, name: BenchmarkName, shop: Shop) -> BenchmarkPage:
+    return measurements.benchmark(shop, repo_id, name)
+
+
+@router.get("/reviews/{review_id}/comparisons", tags=["measurements"], summary="Base against head in one review")
+def get_comparisons(review_id: UUID, shop: Shop) -> tuple[Compared, ...]:
+    return measurements.of_review(shop, review_id)
+
+
+@router.get("/reviews/{review_id}/profile", tags=["measurements"], summary="Stacks of a confirmed change, both sides")
+def get_profile(review_id: UUID, name: BenchmarkName, shop: Shop) -> Profile:
+    return measurements.profile(shop, review_id, name)
+
+
+@router.get(
+    "/reviews/{review_id}/profile/{side}.txt",
+    tags=["measurements"],
+    summary="One side's stacks as flamegraph.pl and speedscope read them",
+    response_class=PlainTextResponse,
+)
+def get_stacks(review_id: UUID, side: Literal["base", "head"], name: BenchmarkName, shop: Shop) -> PlainTextResponse:
+    found = measurements.profile(shop, review_id, name)
+    stacks = found.base_stacks if side == "base" else found.head_stacks
+    return PlainTextResponse(measurements.collapsed(stacks).encode("utf-8", "replace"))
+
+
+@router.get("/false-alarms", tags=["measurements"], summary="How often equal code was said to differ, in 30 nights")
+def get_false_alarms(shop: Shop) -> FalseAlarms:
+    return histories.false_alarms(shop)
+
+
+# Findings -------------------------------------------------------------------------------------------
 
 
 @router.get("/findings/{finding_id}", tags=["findings"], summary="One finding with its history")

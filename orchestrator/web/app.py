@@ -21,6 +21,7 @@ from orchestrator.web import (
     findings,
     health,
     home,
+    measurements,
     nodes,
     render,
     repos,
@@ -60,7 +61,7 @@ def make_app(shop: Workshop, settings: Settings) -> FastAPI:
     app.state.streams = 0  # live pages now
     app.state.closing = False  # set by serving.Server
     app.state.setup_token = secrets.token_urlsafe(16)  # for the first account; `lamplighter web` says it
-    for router in (accounts, home, reviews, agents, events, exports, repos, findings, schedules, nodes):
+    for router in (accounts, home, reviews, agents, events, exports, repos, measurements, findings, schedules, nodes):
         app.include_router(router.router, dependencies=[Depends(check_csrf)], include_in_schema=False)
     for plain in (api, health):
         app.include_router(plain.router)

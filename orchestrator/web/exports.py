@@ -46,5 +46,9 @@ def exported(shop: Shop, review_id: UUID, format: ExportFormat) -> Response:
     return Response(
         exporting.export(shop, review_id, format.value),
         media_type=MEDIA_TYPES[format],
-        headers={"Content-Disposition": f'attachment; filename="review-{review_id}.{suffix}"'},
+        headers=attachment(f"review-{review_id}.{suffix}"),
     )
+
+
+def attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}

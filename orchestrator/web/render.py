@@ -5,13 +5,15 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from orchestrator.web import facts, finding_parts, sparkline, text
+from orchestrator.web import facts, finding_parts, intervals, plots, sparkline, text
 from orchestrator.web.security import CSRF_FIELD, csrf_token, keep_csrf
 
 HERE = Path(__file__).parent
@@ -75,6 +77,13 @@ def environment() -> Environment:
         "static": static_url,
         "version": our_version(),
         "sparkline": sparkline.sparkline,
+        "plot": plots.plot,
+        "step_words": plots.step_words,
+        "share": plots.share,
+        "interval": intervals.interval,
+        "interval_side": intervals.side_of,
+        "benchmark_link": benchmark_link,
+        "profile_link": profile_link,
         "facts": facts,
         "finding_item": finding_parts.finding_item,
         "finding_places": finding_parts.finding_places,
@@ -95,6 +104,14 @@ def environment() -> Environment:
         "words": lambda value: str(value).replace("_", " "),
     }
     return env
+
+
+def benchmark_link(repo_id: UUID, name: str) -> str:
+    return f"/repos/{repo_id}/benchmark?{urlencode({'name': name})}"
+
+
+def profile_link(review_id: UUID, name: str) -> str:
+    return f"/reviews/{review_id}/profile?{urlencode({'name': name})}"
 
 
 @cache

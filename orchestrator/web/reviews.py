@@ -8,7 +8,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
-from orchestrator.services import comparing, repos, reviews, steps, submitting, transcripts
+from orchestrator.services import comparing, measurements, repos, reviews, steps, submitting, transcripts
 from orchestrator.services.errors import BadInput, NotNow
 from orchestrator.services.views import ReviewPage, ReviewRow, ReviewState
 from orchestrator.web import facts, forms
@@ -75,6 +75,7 @@ def all_of(shop: Shop, found: ReviewPage) -> dict[str, Any]:
         "suites": facts.suites(found.evidence),
         "examples": facts.examples(found.evidence),
         "hottest": facts.hottest(found.evidence),
+        "compared": measurements.by_weight(measurements.of_review(shop, found.row.id)),
         "focused": transcripts.of_review(shop, found.row.id),
     }
 

@@ -27,27 +27,22 @@ from orchestrator.store.steps import StepState
 from review_agents.focus import builtin
 from review_agents.records import (
     Candidate,
-    Change,
     FindingState,
     Kind,
     Lifecycle,
-    Measurement,
     Place,
     ProbeState,
     Ran,
     Severity,
-    Verdict,
     VerificationState,
 )
-from review_agents.records import Session as Timed
-from tests.bench import street_agents
+from tests.bench import street_agents, street_numbers
 from tests.bench.figures import ROOT
 from tests.factories import (
     NOON,
     make_candidate,
     make_chunk,
     make_finding,
-    make_measured,
     make_probe_result,
     make_repo,
     make_reproduction,
@@ -168,9 +163,10 @@ def build(db: Session) -> Sights:
         db, name="spanparse", url="https://github.com/example/spanparse", created_at=NOON - timedelta(days=40)
     )
     last_night = NOON.replace(hour=1)
-    nights = [night(db, repo, last_night - timedelta(days=NIGHTS - 1 - at), at, chance) for at in range(NIGHTS)]
+    nights = [night(db, repo, last_night - timedelta(days=NIGHTS - 1 - at), chance) for at in range(NIGHTS)]
     before, done = nights[-2], nights[-1]
     done.sandbox = LIMITS
+    street_numbers.measure(db, repo, nights)
     steps(db, before)
     steps(db, done)
     findings = file_findings(db, nights)
@@ -196,29 +192,12 @@ def build(db: Session) -> Sights:
     )  # fmt: skip
 
 
-def night(db: Session, repo: Repo, at: datetime, number: int, chance: random.Random) -> Review:
-    review = make_review(
+def night(db: Session, repo: Repo, at: datetime, chance: random.Random) -> Review:
+    return make_review(
         db, repo, state=ReviewState.DONE, created_at=at, slot=at, requested_by="schedule",
         commit=f"{chance.getrandbits(160):040x}", finished_at=at + timedelta(seconds=411 + chance.randrange(40)),
         outcome_note="evidence only: no model took part", machine="lamp-post-1",
     )  # fmt: skip
-    slower = 1.13 if number >= 17 else 1.0
-    for name, command, base, step in (
-        ("import spanparse", "python -I -c 'import spanparse'", 0.0412, slower),
-        ("test run", "python -m pytest -q", 2.91, 1.0),
-        ("spanparse --help", "spanparse --help", 0.0934, 1.0),
-    ):
-        values = [base * step * chance.gauss(1, 0.011) for _ in range(6)]
-        void = {1, 4} if number in (5, 12) else set()
-        sessions = tuple(Timed(value=value, void=at in void, pressure=0.0) for at, value in enumerate(values))
-        change = None
-        if name.startswith("import") and number == NIGHTS - 1:
-            change = Change(ratio=1.13, low=1.11, high=1.15, verdict=Verdict.SLOWER)
-        make_measured(
-            db, review, Measurement(name=name, command=command, sessions=sessions, change=change),
-            machine_key="lamp-post-1/bubblewrap/debian-12/3.13.0",
-        )  # fmt: skip
-    return review
 
 
 def file_findings(db: Session, nights: list[Review]) -> UUID:

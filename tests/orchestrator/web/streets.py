@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from datetime import timedelta
+from urllib.parse import urlencode
 from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from orchestrator.measure.records import ChangePoint, Grown, Why
 from orchestrator.store.findings import FindingRow
+from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.steps import StepState
 from review_agents.records import (
@@ -27,6 +30,7 @@ from tests.factories import (
     NOON,
     make_candidate,
     make_chunk,
+    make_compared,
     make_measured,
     make_measurement,
     make_probe_result,
@@ -36,6 +40,7 @@ from tests.factories import (
     make_schedule,
     make_sighting,
     make_step,
+    make_step_found,
     make_verification,
 )
 
@@ -58,9 +63,11 @@ class Street:
     findings: tuple[UUID, ...]
     schedules: tuple[UUID, ...]
     steps: tuple[UUID, ...]
+    benchmark: str
 
     @property
     def pages(self) -> list[str]:
+        named = urlencode({"name": self.benchmark})
         return [
             "/",
             "/now",
@@ -80,6 +87,10 @@ class Street:
             f"/compare?repo={self.repo}",
             f"/compare?other={self.done}",
             f"/compare?one={self.earlier}&other={self.done}",
+            f"/repos/{self.repo}/measurements",
+            f"/repos/{self.repo}/measurements?q=no+such&moved=true",
+            f"/repos/{self.repo}/benchmark?{named}",
+            f"/reviews/{self.done}/profile?{named}",
             "/node",
             "/api/docs",
         ]
@@ -135,6 +146,7 @@ def build(db: Session, text: str = "") -> Street:
     make_measured(db, earlier, make_measurement(name=say("tests")))
     for one in measurements(text):
         make_measured(db, done, one, machine_key=say("machine/bubblewrap/host/3.11.7"))
+    compare(db, done, text)
 
     findings = []
     for number, (lifecycle, state) in enumerate(
@@ -197,7 +209,27 @@ def build(db: Session, text: str = "") -> Street:
         findings=tuple(findings),
         schedules=tuple(one.id for one in schedules),
         steps=tuple(steps),
+        benchmark=say("tests"),
     )
+
+
+def compare(db: Session, review: Review, text: str) -> None:
+    """Every verdict; the first with profiles and a step that it confirmed."""
+
+    def say(plain: str) -> str:
+        return text or plain
+
+    frame = say("scan").replace(";", ",")  # what stands between frames of a stack
+    stacks = {f"/venv/plain/site-packages/{frame}.py:3:{frame}": 0.4, f"a.py:1:main;b.py:2:{frame}": 0.2}
+    grown = (Grown(say("scan"), say("spanparse/lexer.py"), 88, 0.1, 0.2),)
+    why = Why(grown, stacks, {**stacks, "a.py:1:main": 0.3}, {say("tomli"): (say("1.0"), say("1.1"))})
+    key = say("machine/bubblewrap/host/3.11.7")
+    make_compared(db, review, say("tests"), 1.12, why=why, machine_key=key, reason=say("both blocks agree"))
+    for number, ratio in enumerate((0.8, 1.0, None)):
+        make_compared(db, review, f"{say('more')}{number}", ratio, machine_key=key, same_code=number == 1)
+    repo = db.get_one(Repo, review.repo_id)
+    point = ChangePoint(say("tests"), "s", key, "a" * 40, "b" * 40, NOON - timedelta(days=2), NOON, 0.1, 0.112, 1.12, 1)
+    make_step_found(db, repo, point, culprit=say("b" * 40), bisection={"problem": say("a commit could not be built")})
 
 
 def make_steps(db: Session, review_id: UUID, text: str, *, running: bool = False) -> list[UUID]:

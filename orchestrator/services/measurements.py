@@ -1,0 +1,422 @@
+"""What was measured, as people and other tools get it: a repo's benchmarks over the nights, a review's verdicts.
+
+Deciding is `measure`'s business and telling nights apart that of `histories`; here is only what people look at.
+Reading takes a fixed number of queries, whatever number of benchmarks a repo has.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.orm import Session as Database
+
+from orchestrator.measure.machine_key import changed_dependencies
+from orchestrator.measure.profiles import by_function, parts
+from orchestrator.services import histories
+from orchestrator.services.errors import NotThere, UnknownRepo, UnknownReview
+from orchestrator.services.histories import FalseAlarms, Step
+from orchestrator.services.workshop import Workshop
+from orchestrator.store import comparisons, measurements, repos, reviews
+from orchestrator.store.comparisons import Told
+from orchestrator.store.measurements import Night as Night
+from review_agents.records import Verdict
+
+NEWEST = histories.NEWEST  # measurements on one page; older ones are in the files
+SHOWN_SESSIONS = 60  # newest nights of a benchmark whose sessions are shown one by one
+SHOWN_VERDICTS = 60
+
+
+class UnknownBenchmark(NotThere):
+    thing = "benchmark"
+
+
+class NoProfile(NotThere):
+    thing = "profile of"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A benchmark on one machine key: the only numbers that may be compared over nights."""
+
+    machine_key: str
+    changed: tuple[str, ...]  # what is otherwise than under the key before; empty for the first
+    nights: tuple[Night, ...]  # oldest first
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One figure over the nights."""
+
+    name: str
+    unit: str
+    lines: tuple[Line, ...]  # in the order in which their keys came up
+    steps: tuple[Step, ...]  # oldest first
+
+    @property
+    def latest(self) -> Night:
+        return max((line.nights[-1] for line in self.lines), key=lambda night: night.at)
+
+    @property
+    def nights(self) -> int:
+        return sum(len(line.nights) for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Grew:
+    """A function by profile; times are its own, in what the benchmark's figure counts."""
+
+    function: str
+    file: str
+    line: int | None
+    base: float
+    head: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Base against head for one figure, in one review."""
+
+    review_id: UUID
+    name: str
+    kind: str
+    unit: str
+    machine_key: str
+    base_commit: str
+    head_commit: str
+    same_code: bool  # a pair of equal code: an alarm would be a false one
+    at: datetime
+    verdict: Verdict
+    reason: str
+    ratio: float | None  # head over base; None where there is no number
+    low: float | None  # of its interval
+    high: float | None
+    within: float | None  # with "no change": the share that the true change stays below
+    base: float | None  # medians
+    head: float | None
+    sessions: int  # on each side, in the block that is quoted
+    confirmed: bool  # a second, independent block was measured
+    void: int
+    grew: tuple[Grew, ...]
+    dependencies: Mapping[str, tuple[str, str]]  # version at base and at head, of those that differ
+    profiled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """All benchmarks of a repo."""
+
+    repo_id: UUID
+    repo_name: str
+    benchmarks: tuple[Benchmark, ...]  # by name
+    steps: tuple[Step, ...]  # newest first
+    compared: tuple[Compared, ...]  # by the last review that compared anything
+    false_alarms: FalseAlarms
+    complete: bool  # False: there are older measurements than these
+
+    @property
+    def verdicts(self) -> Mapping[Verdict, int]:
+        """How often each was given; pairs of equal code apart."""
+        return Counter(one.verdict for one in self.compared if not one.same_code)
+
+
+@dataclass(frozen=True, slots=True)
+class StepBeside:
+    """A step with what else was new that night."""
+
+    step: Step
+    dependencies: Mapping[str, tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkPage:
+    """One benchmark with all that is known of it."""
+
+    repo_id: UUID
+    repo_name: str
+    benchmark: Benchmark
+    steps: tuple[StepBeside, ...]  # newest first
+    compared: tuple[Compared, ...]  # newest first
+    sessions: Mapping[UUID, tuple[float, ...]]  # the good ones of the newest nights, by measurement
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Where base and head of a confirmed change spent their time. Stacks: "file:line:function;..." -> own seconds."""
+
+    review_id: UUID
+    name: str
+    unit: str
+    base_commit: str
+    head_commit: str
+    verdict: Verdict
+    base: float  # medians of the figure, in `unit`
+    head: float
+    base_stacks: Mapping[str, float]
+    head_stacks: Mapping[str, float]
+    functions: tuple[Grew, ...]  # all that take a noticeable part on either side, what grew most first
+
+
+# A repo's benchmarks --------------------------------------------------------------------------
+
+
+def get(shop: Workshop, repo_id: UUID) -> Measurements:
+    with shop.sessions.reading() as db:
+        name = name_of(db, repo_id)
+        nights = measurements.nights(db, repo_id, newest=NEWEST)
+        confirmed = comparisons.change_points(db, repo_id)
+        last = comparisons.newest_review(db, repo_id)
+        told = comparisons.told(db, last) if last else ()
+        around = surroundings(db, nights)
+    steps = histories.steps_of(histories.lines(nights), confirmed)
+    return Measurements(
+        repo_id=repo_id,
+        repo_name=name,
+        benchmarks=benchmarks(nights, steps, around),
+        steps=steps,
+        compared=tuple(map(compared, told)),
+        false_alarms=histories.false_alarms(shop),
+        complete=len(nights) < NEWEST,
+    )
+
+
+def name_of(db: Database, repo_id: UUID) -> str:
+    repo = repos.get(db, repo_id)
+    if repo is None:
+        raise UnknownRepo(repo_id)
+    return repo.name
+
+
+def benchmarks(nights: Sequence[Night], steps: Sequence[Step], around: Mapping[UUID, Any]) -> tuple[Benchmark, ...]:
+    """By name and unit; nights come oldest first, steps newest first."""
+    lines: dict[tuple[str, str], dict[str, list[Night]]] = {}
+    for night in nights:
+        lines.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, []).append(night)
+    moved: dict[tuple[str, str], list[Step]] = {}
+    for step in reversed(steps):
+        moved.setdefault((step.point.name, step.point.unit), []).append(step)
+    return tuple(
+        Benchmark(name, unit, tuple(told_apart(keys, around)), tuple(moved.get((name, unit), ())))
+        for (name, unit), keys in sorted(lines.items())
+    )
+
+
+def told_apart(keys: Mapping[str, list[Night]], around: Mapping[UUID, Any]) -> Iterator[Line]:
+    before: tuple[str, Any] | None = None
+    for key, nights in keys.items():
+        now = key, around.get(nights[0].id)
+        yield Line(key, differences(before, now) if before else (), tuple(nights))
+        before = now
+
+
+def surroundings(db: Database, nights: Iterable[Night]) -> dict[UUID, Any]:
+    """What was around the first night under each key, of benchmarks that have more than one."""
+    first: dict[tuple[str, str], dict[str, UUID]] = {}
+    for night in nights:
+        first.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, night.id)
+    wanted = [id for keys in first.values() if len(keys) > 1 for id in keys.values()]
+    return measurements.surroundings(db, wanted) if wanted else {}
+
+
+WORDS = {"cpu": "processor", "python": "Python", "pinned": "CPUs", "benchmark": "the benchmark itself"}
+
+
+def differences(before: tuple[str, Any], now: tuple[str, Any]) -> tuple[str, ...]:
+    """In words what differs between two machine keys; by their parts where no more is known."""
+    if isinstance(before[1], Mapping) and isinstance(now[1], Mapping):
+        fields = [field for field in now[1] if field != "dependencies" and before[1].get(field) != now[1][field]]
+        return tuple(
+            WORDS[field]
+            if field == "benchmark"  # two digests say nothing to anybody
+            else f"{WORDS.get(field, field)}: {before[1].get(field) or 'none'} → {now[1][field] or 'none'}"
+            for field in fields
+        )
+    was, is_now = before[0].split("/"), now[0].split("/")
+    old, new = [part for part in was if part not in is_now], [part for part in is_now if part not in was]
+    if len(old) == len(new):
+        return tuple(f"{one} → {other}" for one, other in zip(old, new, strict=True))
+    return (*(f"no longer {part}" for part in old), *(f"now {part}" for part in new))
+
+
+# One benchmark --------------------------------------------------------------------------------
+
+
+def benchmark(shop: Workshop, repo_id: UUID, name: str) -> BenchmarkPage:
+    with shop.sessions.reading() as db:
+        repo_name = name_of(db, repo_id)
+        nights = measurements.nights(db, repo_id, newest=NEWEST, name=name)
+        if not nights:
+            raise UnknownBenchmark(name[:200])
+        confirmed = [row for row in comparisons.change_points(db, repo_id) if row.name == name]
+        told = comparisons.told_of_name(db, repo_id, name, newest=SHOWN_VERDICTS)
+        steps = histories.steps_of(histories.lines(nights), confirmed)
+        beside = surroundings(db, nights) | at_steps(db, nights, steps)
+        sessions = measurements.sessions_of(db, [night.id for night in nights[-SHOWN_SESSIONS:]])
+    # The unit of a name may have changed; the one used last is the one to show.
+    found = next(one for one in benchmarks(nights, steps, beside) if one.unit == nights[-1].unit)
+    return BenchmarkPage(
+        repo_id=repo_id,
+        repo_name=repo_name,
+        benchmark=found,
+        steps=tuple(step_beside(step, found, beside) for step in reversed(found.steps)),
+        compared=tuple(map(compared, told)),
+        sessions={id: tuple(one["value"] for one in every if not one["void"]) for id, every in sessions.items()},
+        complete=len(nights) < NEWEST,
+    )
+
+
+def at_steps(db: Database, nights: Sequence[Night], steps: Sequence[Step]) -> dict[UUID, Any]:
+    edges = {at for step in steps for at in (step.point.from_at, step.point.to_at)}
+    wanted = [night.id for night in nights if night.at in edges]
+    return measurements.surroundings(db, wanted) if wanted else {}
+
+
+def step_beside(step: Step, one: Benchmark, around: Mapping[UUID, Any]) -> StepBeside:
+    """What was installed in another version on the other side of a step may be the reason."""
+    nights = {night.at: night.id for line in one.lines if line.machine_key == step.point.machine_key
+              for night in line.nights}  # fmt: skip
+    before, after = (installed(around, nights.get(at)) for at in (step.point.from_at, step.point.to_at))
+    return StepBeside(step, changed_dependencies(before, after) if before and after else {})
+
+
+def installed(around: Mapping[UUID, Any], id: UUID | None) -> Mapping[str, str]:
+    """Resolved versions beside that measurement; empty where they are not known."""
+    return mapping(mapping(around.get(id) if id else None).get("dependencies"))
+
+
+# One review -----------------------------------------------------------------------------------
+
+
+def of_review(shop: Workshop, review_id: UUID) -> tuple[Compared, ...]:
+    """What it compared, by name; nothing where it compared nothing."""
+    with shop.sessions.reading() as db:
+        if reviews.get(db, review_id) is None:
+            raise UnknownReview(review_id)
+        return tuple(map(compared, comparisons.told(db, review_id)))
+
+
+def compared(told: Told) -> Compared:
+    outcome = mapping(told.outcome)
+    block = mapping(outcome.get("confirm") or outcome.get("screen"))
+    return Compared(
+        review_id=told.review_id,
+        name=told.name,
+        kind=told.kind,
+        unit=told.unit,
+        machine_key=told.machine_key,
+        base_commit=told.base_commit,
+        head_commit=told.head_commit,
+        same_code=told.same_code,
+        at=told.at,
+        verdict=told.verdict,
+        reason=str(outcome.get("reason", "")),
+        ratio=told.ratio,
+        low=told.low,
+        high=told.high,
+        within=outcome.get("within"),
+        base=block.get("base"),
+        head=block.get("head"),
+        sessions=block.get("sessions", 0),
+        confirmed=bool(outcome.get("confirm")),
+        void=told.void,
+        grew=tuple(
+            Grew(one["function"], one["file"], one["line"], one["base_s"], one["head_s"]) for one in told.grown or ()
+        ),
+        dependencies={name: (before, after) for name, (before, after) in mapping(told.dependencies).items()},
+        profiled=told.no_profile == "",
+    )
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def profile(shop: Workshop, review_id: UUID, name: str) -> Profile:
+    """Only confirmed changes have one."""
+    with shop.sessions.reading() as db:
+        if reviews.get(db, review_id) is None:
+            raise UnknownReview(review_id)
+        body = mapping(comparisons.body(db, review_id, name))
+    why, outcome = mapping(body.get("why")), mapping(body.get("outcome"))
+    stacks = [{str(stack): float(seconds) for stack, seconds in mapping(why.get(side)).items() if seconds > 0}
+              for side in ("base_stacks", "head_stacks")]  # fmt: skip
+    block = mapping(outcome.get("confirm") or outcome.get("screen"))
+    if not any(stacks) or not block:
+        raise NoProfile(name[:200])
+    base, head = float(block["base"]), float(block["head"])
+    return Profile(
+        review_id=review_id,
+        name=name,
+        unit=str(body["metric"]["unit"]),
+        base_commit=body["base_commit"],
+        head_commit=body["head_commit"],
+        verdict=Verdict(outcome["verdict"]),
+        base=base,
+        head=head,
+        base_stacks=stacks[0],
+        head_stacks=stacks[1],
+        functions=functions(stacks[0], stacks[1], base, head),
+    )
+
+
+def functions(base: Mapping[str, float], head: Mapping[str, float], of_base: float, of_head: float) -> tuple[Grew, ...]:
+    sides = by_function(base, of_base, shortened), by_function(head, of_head, shortened)
+    found = []
+    for file, function in sides[0].keys() | sides[1].keys():
+        (before, line), (after, line_now) = (side.get((file, function), (0.0, None)) for side in sides)
+        if max(before, after) > 0.002 * max(of_base, of_head):
+            found.append(Grew(function, file, line_now or line, before, after))
+    return tuple(sorted(found, key=lambda one: (one.base - one.head, one.file, one.function)))
+
+
+PLACES = ("/site-packages/", "/job/repo/", "/base/repo/", "/dist-packages/", "/lib/python3/")
+
+
+def shortened(path: str) -> str:
+    """Without where it was installed, which is another folder on either side."""
+    for place in PLACES:
+        _, found, rest = path.partition(place)
+        if found:
+            return rest
+    return path
+
+
+def function_of(frame: str) -> str:
+    """Function and file of a frame: its line moves with any edit above it."""
+    file, line, function = parts(frame)
+    return f"{function} ({shortened(file)})" if line is not None else frame
+
+
+def collapsed(stacks: Mapping[str, float]) -> str:
+    """One stack a line with its microseconds, as flamegraph.pl and speedscope read it."""
+    return "".join(
+        f"{';'.join(map(function_of, stack.split(';')))} {round(seconds * 1e6)}\n"
+        for stack, seconds in sorted(stacks.items())
+    )
+
+
+# Choosing and ordering ------------------------------------------------------------------------------------
+
+
+def only(found: Measurements, *, words: str = "", moved: bool = False) -> Measurements:
+    """Those whose name has the words; with `moved` those that a verdict or a step speaks of."""
+    wanted = [word.casefold() for word in words.split()]
+    alive = {one.name for one in found.compared if one.verdict in (Verdict.SLOWER, Verdict.FASTER)}
+    alive |= {step.point.name for step in found.steps}
+    kept = tuple(
+        one
+        for one in found.benchmarks
+        if all(word in one.name.casefold() for word in wanted) and (one.name in alive or not moved)
+    )
+    return replace(found, benchmarks=kept)
+
+
+ORDER = (Verdict.SLOWER, Verdict.CONTAMINATED, Verdict.INCONCLUSIVE, Verdict.FASTER, Verdict.NO_CHANGE)
+
+
+def by_weight(every: Sequence[Compared]) -> list[Compared]:
+    """What asks for a look first; pairs of equal code last."""
+    return sorted(every, key=lambda one: (one.same_code, ORDER.index(one.verdict), -(one.ratio or 0.0)))

@@ -1,0 +1,267 @@
+"""A benchmark over its nights as SVG made on the server, as wide as its place: small in a list, tall on its own page.
+
+Positions across are per cents, so that points and words keep their size on a phone; only lines and bands are stretched.
+Points are spaced evenly by night, oldest left. Each machine key has a line of its own, because numbers of two keys are
+not comparable, and a dashed line where it begins. A step is a line with an arrow and, on a tall plot, its share.
+"""
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from markupsafe import Markup
+
+from orchestrator.services.histories import Step
+from orchestrator.services.measurements import Benchmark, Line, Night
+from orchestrator.web.text import quantity, visible
+
+EDGE = 1.5  # per cent that stay free left and right
+TOP, BOTTOM = 14.0, 90.0  # per cent of the height between which values lie
+LEAST_SPAN = 0.1  # of the value: noise does not look like a mountain range
+MOST_DOTS = {False: 150, True: 400}  # across a plot; more nights are put together
+GRID = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """One night, or several neighbours together."""
+
+    at: int  # position, counted from 0
+    nights: tuple[Night, ...]
+
+    @property
+    def good(self) -> tuple[Night, ...]:
+        return tuple(night for night in self.nights if night.median is not None)
+
+    @property
+    def middle(self) -> float | None:
+        return statistics.median(night.median or 0.0 for night in self.good) if self.good else None
+
+    @property
+    def low(self) -> float:
+        return min((night.median or 0.0) * (1 - (night.spread or 0.0)) for night in self.good)
+
+    @property
+    def high(self) -> float:
+        return max((night.median or 0.0) * (1 + (night.spread or 0.0)) for night in self.good)
+
+    @property
+    def void(self) -> bool:
+        return any(night.void for night in self.nights)
+
+
+def plot(one: Benchmark, *, tall: bool = False, sessions: Mapping[UUID, Sequence[float]] | None = None) -> Markup:
+    """`sessions`: values of single sessions, by measurement, to be drawn behind."""
+    times = sorted({night.at for line in one.lines for night in line.nights})
+    each = max(1, math.ceil(len(times) / MOST_DOTS[tall]))
+    lines = [(line, list(dots(line, times, each))) for line in one.lines]
+    good = [dot for _, line in lines for dot in line if dot.good]
+    if not good:
+        return Markup('<span class="none">no good session yet</span>')
+    raw = [value for values in (sessions or {}).values() for value in values]
+    scale = Scale.around(min([*(dot.low for dot in good), *raw]), max([*(dot.high for dot in good), *raw]))
+    places = Places(times, each)
+    parts = [
+        *(grid(scale) if tall else ()),
+        *keys(one.lines, places, tall),
+        *(part for _, line in lines for part in stretched(line, places, scale)),
+        *single_sessions(sessions or {}, one.lines, places, scale),
+        *(part for _, line in lines for part in marks(line, places, scale, one.unit)),
+        *(part for step in one.steps for part in step_marks(step, places, tall)),
+        *((*heights(scale, one.unit), *dates(times)) if tall else ()),
+    ]
+    return Markup('<svg class="plot{}" role="img" aria-label="{}">{}</svg>').format(
+        " tall" if tall else "", in_words(one), Markup("").join(parts)
+    )
+
+
+# Where things are --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, low: float, high: float) -> "Scale":
+        least = max(abs(high), abs(low)) * LEAST_SPAN or 1.0
+        missing = max(0.0, least - (high - low))
+        return cls(low - missing / 2, high + missing / 2)
+
+    def y(self, value: float) -> float:
+        return round(BOTTOM - (value - self.low) / (self.high - self.low) * (BOTTOM - TOP), 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Per cent across of a night."""
+
+    times: Sequence[datetime]
+    each: int  # nights that share a place
+
+    def x(self, place: int) -> float:
+        number = -(-len(self.times) // self.each)
+        return round(EDGE + place / (number - 1) * (100 - 2 * EDGE), 2) if number > 1 else 50.0
+
+    def of(self, at: datetime) -> int:
+        return min(bisect_left(self.times, at), len(self.times) - 1) // self.each
+
+
+def dots(line: Line, times: Sequence[datetime], each: int) -> Iterator[Dot]:
+    places = {at: place // each for place, at in enumerate(times)}
+    together: dict[int, list[Night]] = {}
+    for night in line.nights:
+        together.setdefault(places[night.at], []).append(night)
+    for place, nights in together.items():
+        yield Dot(place, tuple(nights))
+
+
+# What is drawn ---------------------------------------------------------------------------------
+
+
+def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Markup]:
+    """Band and line, in a picture of their own that is pulled to the width of the plot."""
+    good = [dot for dot in line if dot.good]
+    if not good:
+        return
+    upper = [(places.x(dot.at), scale.y(dot.high)) for dot in good]
+    lower = [(places.x(dot.at), scale.y(dot.low)) for dot in reversed(good)]
+    middle = [(places.x(dot.at), scale.y(dot.middle or 0.0)) for dot in good]
+    yield Markup(
+        '<svg class="lines" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
+        f'<polygon class="band" points="{joined([*upper, *lower])}"/>'
+        f'<polyline class="line" points="{joined(middle)}"/></svg>'
+    )
+
+
+def marks(line: Sequence[Dot], places: Places, scale: Scale, unit: str) -> Iterator[Markup]:
+    """Void nights hollow, and the last one lit."""
+    last = next((dot for dot in reversed(line) if dot.good), None)
+    for dot in line:
+        middle = dot.middle
+        kind = "last" if dot is last else "void" if dot.void else "point" if len(line) == 1 else ""
+        if middle is None:
+            kind = "void none"
+        if kind:
+            height = BOTTOM + 4 if middle is None else scale.y(middle)
+            yield Markup('<circle class="{}" cx="{}%" cy="{}%" r="{}"><title>{}</title></circle>').format(
+                kind, places.x(dot.at), height, 4 if kind == "last" else 3, of_night(dot, unit)
+            )
+
+
+def of_night(dot: Dot, unit: str) -> str:
+    nights = f"{dot.nights[0].at:%d %b %Y}"
+    if len(dot.nights) > 1:
+        nights += f" to {dot.nights[-1].at:%d %b %Y}"
+    void = sum(night.void for night in dot.nights)
+    said = "every session void" if dot.middle is None else quantity(dot.middle, unit)
+    return f"{nights}: {said}{f', {void} void sessions' if void and dot.middle is not None else ''}"
+
+
+def single_sessions(
+    sessions: Mapping[UUID, Sequence[float]], lines: Iterable[Line], places: Places, scale: Scale
+) -> Iterator[Markup]:
+    for line in lines:
+        for night in line.nights:
+            across = places.x(places.of(night.at)) if night.id in sessions else 0.0
+            for value in sessions.get(night.id, ()):
+                yield Markup(f'<circle class="session" cx="{across}%" cy="{scale.y(value)}%" r="2"/>')
+
+
+def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
+    """Where another machine key begins."""
+    for line in lines[1:]:
+        across = places.x(places.of(line.nights[0].at))
+        said = f"{line.nights[0].at:%d %b %Y}: {visible('; '.join(line.changed) or 'another machine key')}"
+        yield Markup(
+            '<g class="key"><line x1="{0}%" x2="{0}%" y1="{1}" y2="{2}%"/><title>{3}</title>{4}</g>'
+        ).format(
+            across, "1.4em" if tall else "0", BOTTOM + 6, said,
+            label(across, "1em", "new series") if tall else Markup(""),
+        )  # fmt: skip
+
+
+def step_marks(step: Step, places: Places, tall: bool) -> Iterator[Markup]:
+    across = places.x(places.of(step.point.to_at))
+    slower = step.point.ratio > 1
+    arrow = "▲" if slower else "▼"
+    words = f"{arrow} {share(step.point.ratio)}" if tall else arrow
+    yield Markup('<g class="step {}"><line x1="{}%" x2="{}%" y1="{}" y2="{}%"/><title>{}</title>{}</g>').format(
+        "worse" if slower else "better", across, across, "2.7em" if tall else "1em", BOTTOM, step_words(step),
+        label(across, "2.2em" if tall else "0.8em", words),
+    )  # fmt: skip
+
+
+def label(across: float, down: str, words: str) -> Markup:
+    anchor = "start" if across < 12 else "end" if across > 88 else "middle"
+    return Markup('<text x="{}%" y="{}" text-anchor="{}">{}</text>').format(across, down, anchor, words)
+
+
+def grid(scale: Scale) -> Iterator[Markup]:
+    for value in ticks(scale.low, scale.high):
+        yield Markup('<line class="grid" x1="0" x2="100%" y1="{0}%" y2="{0}%"/>').format(scale.y(value))
+
+
+def heights(scale: Scale, unit: str) -> Iterator[Markup]:
+    """The grid's values, drawn last so that nothing lies over them."""
+    for value in ticks(scale.low, scale.high):
+        yield Markup('<text x="2" y="{}%" dy="-3">{}</text>').format(scale.y(value), quantity(value, unit))
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the two, about `GRID` of them."""
+    rough = (high - low) / GRID
+    power = 10.0 ** math.floor(math.log10(rough))
+    width = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    first = math.ceil(low / width)
+    return [number * width for number in range(first, math.floor(high / width) + 1)]
+
+
+def dates(times: Sequence[datetime]) -> Iterator[Markup]:
+    shown = {0: "start", len(times) - 1: "end"} if len(times) > 1 else {0: "middle"}
+    for place, anchor in shown.items():
+        across = {"start": 0, "middle": 50, "end": 100}[anchor]
+        yield Markup(f'<text class="date" x="{across}%" y="99%" text-anchor="{anchor}">{times[place]:%-d %b %Y}</text>')
+
+
+def joined(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in points)
+
+
+# In words -----------------------------------------------------------------------------------------
+
+
+def in_words(one: Benchmark) -> str:
+    """What the picture shows, for those who do not see it."""
+    values = [night.median for line in one.lines for night in line.nights if night.median is not None]
+    said = (
+        f"{visible(one.name)}: {one.nights} {'night' if one.nights == 1 else 'nights'}, "
+        f"last {quantity(one.latest.median, one.unit)}, "
+        f"between {quantity(min(values), one.unit)} and {quantity(max(values), one.unit)}"
+    )
+    if len(one.lines) > 1:
+        said += f", on {len(one.lines)} machine keys"
+    return "; ".join([said, *map(step_words, one.steps)])
+
+
+def step_words(step: Step) -> str:
+    word = "slower" if step.point.unit == "s" else "more"
+    if step.point.ratio < 1:
+        word = "faster" if step.point.unit == "s" else "less"
+    named = f" at {visible(step.culprit[:10])}" if step.culprit else ""
+    return (
+        f"{word} by {share(abs(step.point.ratio - 1) + 1).removeprefix('+')} since {step.point.to_at:%d %b %Y}{named}"
+    )
+
+
+def share(ratio: float | None) -> str:
+    """By how much a ratio of 1.13 is more: "+13 %"."""
+    if ratio is None:
+        return "–"
+    moved = (ratio - 1) * 100
+    return f"{moved:+.0f} %" if abs(moved) >= 10 else f"{moved:+.1f} %"
