@@ -1,6 +1,6 @@
 """What the reviewer needs from outside. Implementations live in orchestrator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
@@ -103,6 +103,14 @@ class Checkout(Protocol):
 
     def show(self, path: str) -> str | None:
         """The file's text, undecodable bytes replaced; None where there is no such file or it is very large."""
+        ...
+
+    def blobs(self) -> Mapping[str, str]:
+        """Git's id of each tracked file's content; of files alone, without links and submodules."""
+        ...
+
+    def content(self, path: str) -> bytes | None:
+        """The file as it is; None as with `show`, from a larger size on."""
         ...
 
     def changed(self, since: str) -> tuple[str, ...]:

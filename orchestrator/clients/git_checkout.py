@@ -2,8 +2,9 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.clients.git_command import GitCommand, GitFailed, TooLarge, printable
@@ -13,8 +14,19 @@ from review_agents.ports import UnknownRef
 FULL_HISTORY_BYTES = 64 << 20  # above this the bundle is shallow
 SHALLOW_COMMITS = 50  # at least; more where the nearest tag is further back
 DEEPEST_TAG = 2000
+SHOWN_BYTES, CONTENT_BYTES = 4 << 20, 64 << 20  # of a file; a larger one is not read
 LONGEST_RANGE = 5000  # commits that are looked through for an earlier one
 VIEW = "view-"  # begins the names of folders that live only as long as their process
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name of a commit's tree."""
+
+    mode: bytes
+    oid: str
+    size: int  # 0 for what is no file
+    name: bytes
 
 
 class Checkout:
@@ -25,6 +37,7 @@ class Checkout:
         self._mirror = mirror
         self._rules = rules
         self.commit = commit
+        self._blobs: dict[str, str] | None = None
 
     def date(self) -> str:
         """Committer date, ISO 8601 with offset."""
@@ -36,26 +49,34 @@ class Checkout:
 
     def files(self) -> tuple[str, ...]:
         """Tracked files and symbolic links, sorted; submodules are not among them."""
-        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode != b"160000"))
+        return tuple(sorted(readable(one.name) for one in self._tree() if one.mode != b"160000"))
 
     def submodules(self) -> tuple[str, ...]:
-        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode == b"160000"))
+        return tuple(sorted(readable(one.name) for one in self._tree() if one.mode == b"160000"))
 
     def links(self) -> tuple[str, ...]:
         """Tracked symbolic links."""
-        return tuple(sorted(readable(name) for mode, _, name in self._tree() if mode == b"120000"))
+        return tuple(sorted(readable(one.name) for one in self._tree() if one.mode == b"120000"))
 
-    def show(self, path: str, *, limit_bytes: int = 4 << 20) -> str | None:
+    def blobs(self) -> Mapping[str, str]:
+        """Git's id of each tracked file's content; of files alone, without links and submodules."""
+        if self._blobs is None:
+            self._blobs = {readable(one.name): one.oid for one in self._tree() if one.mode in (b"100644", b"100755")}
+        return self._blobs
+
+    def show(self, path: str, *, limit_bytes: int = SHOWN_BYTES) -> str | None:
         """The file's text at this commit, undecodable bytes replaced; None where there is no such file."""
+        content = self.content(path, limit_bytes=limit_bytes)
+        return None if content is None else content.decode("utf-8", "replace")
+
+    def content(self, path: str, *, limit_bytes: int = CONTENT_BYTES) -> bytes | None:
+        """The file as it is at this commit; None where there is no such file, or it is larger."""
         try:
-            content = self._git(
+            return self._git(
                 "cat-file", "blob", f"{self.commit}:{path}", action="read a file", output_bytes=limit_bytes
             )
-        except (GitFailed, ValueError):  # ValueError: a null byte in the path
+        except (GitFailed, TooLarge, ValueError):  # ValueError: a null byte in the path
             return None
-        except TooLarge:
-            return None
-        return content.decode("utf-8", "replace")
 
     def changed(self, since: str) -> tuple[str, ...]:
         """Files that differ between an earlier commit of this mirror and this one."""
@@ -99,14 +120,15 @@ class Checkout:
 
     def check_size(self, target: str) -> None:
         """Raise `TooLarge` when the files, unpacked, are over the cap: a small pack can hold a huge file."""
-        total = sum(size for _, size, _ in self._tree())
+        total = sum(one.size for one in self._tree())
         if total <= self._rules.max_repo_bytes:
             return
-        _, size, name = max(self._tree(), key=lambda entry: entry[1])
+        largest = max(self._tree(), key=lambda one: one.size)
         raise TooLarge(
             f'"{printable(target)}" unpacks to {total >> 20} MiB, more than the '
-            f"{self._rules.max_repo_bytes >> 20} MiB allowed; the largest file is {printable(readable(name))} "
-            f"with {size >> 20} MiB. Raise LAMPLIGHTER_MAX_REPO_BYTES to review it."
+            f"{self._rules.max_repo_bytes >> 20} MiB allowed; the largest file is "
+            f"{printable(readable(largest.name))} with {largest.size >> 20} MiB. "
+            "Raise LAMPLIGHTER_MAX_REPO_BYTES to review it."
         )
 
     @contextmanager
@@ -190,14 +212,13 @@ class Checkout:
     def _history_bytes(self) -> int:
         return bytes_below(self._mirror / "objects")
 
-    def _tree(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Mode, size (0 for what is no file) and name of every entry."""
+    def _tree(self) -> Iterator["Entry"]:
         listing = self._git("ls-tree", "-r", "-l", "-z", "--full-tree", self.commit, action="list the files")
         for entry in listing.split(b"\0"):
             if entry:
                 about, name = entry.split(b"\t", 1)
-                mode, _, _, size = about.split()
-                yield mode, int(size) if size.isdigit() else 0, name
+                mode, _, oid, size = about.split()
+                yield Entry(mode, oid.decode(), int(size) if size.isdigit() else 0, name)
 
     def _git(self, *arguments: str, action: str, output_bytes: int = 64 << 20) -> bytes:
         return self._command.run(

@@ -24,7 +24,7 @@ def machine_key(one: Surroundings) -> str:
 
 
 def digest(command: str, files: Mapping[str, str]) -> str:
-    """Which version of a benchmark it is: its command and the texts of its files."""
+    """Which version of a benchmark it is: its command and its files, each with git's id of its content."""
     found = hashlib.sha256(command.encode("utf-8", "surrogateescape"))
     for path in sorted(files):
         for part in (path, files[path]):

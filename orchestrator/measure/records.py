@@ -145,7 +145,7 @@ class CodeThatRan:
     commit: str
     import_path: str
     version: str
-    digest: str  # of the package's files as imported
+    digest: str  # of git's ids of the package's files as imported
     matches: bool  # they are the files of `commit`
     problem: str = ""
 

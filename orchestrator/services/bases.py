@@ -127,40 +127,38 @@ def ran_code(workspace: Workspace, built: Built, environment: Environment) -> Co
             "what_runs",
             json.dumps(names),
             built.prepared.distribution,
+            "sha256" if len(built.checkout.commit) == 64 else "sha1",
             python="cd /tmp; python",
             environment=environment,
         )
     except InsideFailed as failed:
         return CodeThatRan(built.checkout.commit, "", "", "", False, f"it could not be told what runs: {failed}")
     tree = SourceTree(workspace, built.repo, built.prepared)
-    digests: dict[str, str] = {}
+    imported: dict[str, str] = {}
     for one in built.prepared.distributions:
         for name in one.import_packages:
-            digests |= tracked_digests(tree.folder_of(one, name), said["packages"].get(name, {}))
-    digests = {path: digest for path, digest in digests.items() if path in tree.tracked}
-    wrong = [path for path, digest in digests.items() if digest != digest_of(built.checkout.show(path))]
+            imported |= by_tracked_path(tree.folder_of(one, name), said["packages"].get(name, {}))
+    blobs = built.checkout.blobs()
+    imported = {path: blob for path, blob in imported.items() if path in blobs}
+    wrong = [path for path, blob in imported.items() if blob != blobs[path]]
     problems = [one["problem"] for one in said["packages"].values() if "problem" in one]
     problem = "; ".join(problems)
     if wrong:
         problem = f"what was imported is not what {built.checkout.commit[:12]} has: {', '.join(sorted(wrong)[:5])}"
-    elif not digests:
+    elif not imported:
         problem = problem or "no imported file belongs to the repo"
     first = next((one.get("path", "") for one in said["packages"].values()), "")
-    whole = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
+    whole = hashlib.sha256(json.dumps(sorted(imported.items())).encode()).hexdigest()[:16]
     return CodeThatRan(built.checkout.commit, first, str(said.get("version", "")), whole, not problem, problem)
 
 
-def tracked_digests(folder: str, told: Mapping[str, Any]) -> dict[str, str]:
-    """Path in the repo -> digest of what was imported from there."""
+def by_tracked_path(folder: str, told: Mapping[str, Any]) -> dict[str, str]:
+    """Path in the repo -> git's id of what was imported from there."""
     if not folder:
         return {}
     if folder.endswith(".py"):
         return dict.fromkeys([folder], next(iter(told.get("files", {}).values()), ""))
-    return {f"{folder}/{path}": digest for path, digest in told.get("files", {}).items()}
-
-
-def digest_of(text: str | None) -> str:
-    return "" if text is None else hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return {f"{folder}/{path}": blob for path, blob in told.get("files", {}).items()}
 
 
 def same_code(base: Built, head: Built, base_ran: CodeThatRan, head_ran: CodeThatRan) -> bool:

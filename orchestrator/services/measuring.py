@@ -321,9 +321,10 @@ class Comparing:
         return machine_key(self.around(one))
 
     def around(self, one: Benchmark) -> Surroundings:
-        if one.name not in self.arounds:  # git is asked once, not for each figure of the benchmark
-            texts = {path: self.head.checkout.show(path) or "" for path in one.files}
-            self.arounds[one.name] = replace(self.here, benchmark=digest(one.command, texts))
+        if one.name not in self.arounds:
+            blobs = self.head.checkout.blobs()
+            files = {path: blobs.get(path, "") for path in one.files}
+            self.arounds[one.name] = replace(self.here, benchmark=digest(one.command, files))
         return self.arounds[one.name]
 
     def comparison(self, one: Screened, metric: Metric, outcome: Outcome, why: Why | None) -> Comparison:

@@ -76,10 +76,10 @@ def bring(pair: Pair, one: Benchmark, head: Checkout) -> None:
 def overlay(end: End, one: Benchmark, head: Checkout) -> None:
     for name in one.inside:
         sent(end.workspace, name)
+    wanted, there = head.blobs(), end.built.checkout.blobs()
     for path in one.files:
-        text = head.show(path)
-        if text is not None and text != end.built.checkout.show(path):
-            end.box.write(path, text.encode("utf-8"))
+        if path in wanted and wanted[path] != there.get(path) and (content := head.content(path)) is not None:
+            end.box.write(path, content)
 
 
 def figures_of(end: End, one: Benchmark) -> Callable[[Ran], Mapping[str, float]]:

@@ -7,6 +7,7 @@ With FakeSandbox the commands are answered by `Script`; in a real box they are s
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,14 @@ class TinyCheckout:
         return ()
 
     def show(self, path: str) -> str | None:
-        return self._files.get(path)
+        content = self.content(path)
+        return None if content is None else content.decode("utf-8", "replace")
+
+    def blobs(self) -> Mapping[str, str]:
+        return {path: blob_id(in_bytes(text)) for path, text in self._files.items()}
+
+    def content(self, path: str) -> bytes | None:
+        return in_bytes(self._files[path]) if path in self._files else None
 
     def changed(self, since: str) -> tuple[str, ...]:
         return ()
@@ -77,6 +85,14 @@ class TinyCheckout:
         made = self._folder / "tiny.bundle"
         made.write_bytes(b"")
         yield made
+
+
+def in_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def blob_id(content: bytes) -> str:
+    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 @dataclass

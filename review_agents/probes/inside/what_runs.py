@@ -1,6 +1,6 @@
-"""Which code an import really gives: path, version, and a digest of each file of the package as it lies there.
+"""Which code an import really gives: path, version, and git's id of each file of the package as it lies there.
 
-Arguments: JSON list of the packages' dotted names, distribution, result file.
+Arguments: JSON list of the packages' dotted names, distribution, git's hash (sha1 or sha256), result file.
 """
 
 import hashlib
@@ -14,9 +14,9 @@ MOST_FILES = 5000
 
 
 def main():
-    names, distribution, target = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+    distribution, algorithm, target = sys.argv[2:5]
     found = {"version": version_of(distribution), "packages": {}}
-    for name in names:
+    for name in json.loads(sys.argv[1]):
         try:
             module = importlib.import_module(name)
         except Exception as problem:
@@ -24,7 +24,7 @@ def main():
             continue
         file = getattr(module, "__file__", None)
         places = [file] if file and os.path.basename(file) != "__init__.py" else list(getattr(module, "__path__", []))
-        found["packages"][name] = {"path": file or (places or [""])[0], "files": digests(places)}
+        found["packages"][name] = {"path": file or (places or [""])[0], "files": ids(places, algorithm)}
     with open(target, "w") as out:
         json.dump(found, out)
 
@@ -36,24 +36,25 @@ def version_of(distribution):
         return ""
 
 
-def digests(places):
-    """Path relative to the package's folder -> SHA-256, of Python files."""
+def ids(places, algorithm):
+    """Path relative to the package's folder -> git's id of it, of Python files."""
     found = {}
     for place in places:
         if os.path.isfile(place):
-            found[os.path.basename(place)] = digest(place)
+            found[os.path.basename(place)] = blob_id(place, algorithm)
         for folder, folders, files in os.walk(place):
             folders[:] = sorted(name for name in folders if name != "__pycache__")
             for file in sorted(files):
                 if file.endswith(".py") and len(found) < MOST_FILES:
                     path = os.path.join(folder, file)
-                    found[os.path.relpath(path, place)] = digest(path)
+                    found[os.path.relpath(path, place)] = blob_id(path, algorithm)
     return found
 
 
-def digest(path):
+def blob_id(path, algorithm):
     with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
+        content = file.read()
+    return hashlib.new(algorithm, b"blob %d\0" % len(content) + content).hexdigest()
 
 
 main()

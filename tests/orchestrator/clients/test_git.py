@@ -87,7 +87,9 @@ def test_files_dates_texts_and_changes_are_read_without_a_checkout(repo: Path, m
     assert checkout.files() == ("README.md", "src/b.py")
     assert checkout.show("README.md") == "number 3\n"
     assert checkout.show("src/b.py") == "x = '�'\n"
-    assert checkout.show("nothing") is None
+    assert checkout.content("src/b.py") == b"x = '\xff'\n"
+    assert checkout.blobs() == {path: git(repo, "rev-parse", f"HEAD:{path}") for path in ("README.md", "src/b.py")}
+    assert checkout.show("nothing") is None and checkout.content("nothing") is None
     assert checkout.show("src") is None
     assert checkout.date() == "2026-01-02T03:04:05+00:00"
     assert checkout.changed(git(repo, "rev-parse", "HEAD~1")) == ("src/b.py",)
@@ -321,6 +323,7 @@ def test_strange_names_submodules_links_and_lfs_are_only_data(repo: Path, mirror
     names = checkout.files()
     assert {"line\nbreak", "esc\x1b[31m", "latin-\\xe9", "outside", "big.bin"} <= set(names) and "module" not in names
     assert checkout.submodules() == ("module",) and checkout.links() == ("outside",)
+    assert checkout.blobs().keys() == set(names) - {"outside"}
     assert checkout.show("outside") == "/etc/passwd"  # the link's own text, not what it points to
     assert checkout.show("big.bin") == "version https://git-lfs.github.com/spec/v1\n"
     assert checkout.show("line\nbreak") == "1"

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ from review_agents.records import (
     ToolCall,
     Verdict,
 )
-from tests.support.tiny import FIRST, SECOND, TinyCheckout, TinyGit, tiny_shop
+from tests.support.tiny import FIRST, SECOND, TinyCheckout, TinyGit, blob_id, tiny_shop
 
 PACKAGE = "x = 1\n"
 MIDDLE = "3" * 40  # between the first commit and the second
@@ -54,7 +53,7 @@ RUNS = {
     "packages": {
         "pack": {
             "path": "/venv/test/pack/__init__.py",
-            "files": {"__init__.py": sha256(PACKAGE.encode()).hexdigest()},
+            "files": {"__init__.py": blob_id(PACKAGE.encode())},
         }
     },
 }
@@ -212,6 +211,30 @@ def test_other_code_than_the_commit_s_gives_no_number(shop: Workshop) -> None:
     assert f"what was imported is not what {SECOND[:12]} has: pack/__init__.py" in step.reason
 
 
+def test_both_sides_get_the_head_s_benchmark_byte_by_byte_whatever_it_holds(shop: Workshop) -> None:
+    """Of two files that are no text and differ only there, a text with those bytes replaced would be one."""
+    name = "bench/words.bin"
+    found: set[bytes] = set()
+
+    def looking(command: str) -> Ran:
+        if "bench first" in command:
+            found.update(box.files[name] for box in shop.sandbox.boxes.values() if name in box.files)  # type: ignore[union-attr]
+        return answer(command)
+
+    shop.sandbox.script = looking  # type: ignore[union-attr]
+    texts = {FIRST: "\udcff\udcfe", SECOND: "\udcfe\udcff"}
+    shop.git.commits |= {commit: {**FILES, name: text} for commit, text in texts.items()}  # type: ignore[attr-defined]
+    keys = []
+    for commit in (FIRST, SECOND):
+        page = reviewed(shop, commit)
+        with shop.sessions.reading() as db:
+            keys += [row.machine_key for row in comparisons.of_review(db, page.row.id)]
+    assert found == {b"\xfe\xff"}
+    page = reviewed(shop, FIRST)
+    with shop.sessions.reading() as db:
+        assert not {row.machine_key for row in comparisons.of_review(db, page.row.id)} & set(keys)
+
+
 def test_a_disturbed_machine_gives_the_verdict_contaminated_and_no_number(shop: Workshop) -> None:
     def busy(box: Box, patience: Patience) -> Stopwatch:
         return Stopwatch(box, patience=Patience(0), tolerance=Tolerance(-1.0, -1.0))
@@ -304,7 +327,7 @@ def test_git_is_never_asked_while_the_database_is_held_for_writing(
     shop.git.commits |= {one: {**FILES, "bench/words.txt": "hare"} for one in (FIRST, SECOND)}  # type: ignore[attr-defined]
     reviewed(shop, FIRST)
     assert confirmed(reviewed(shop, SECOND), shop).bisections
-    assert {"show", "since", "subject"} <= {name for name, _ in asked}
+    assert {"blobs", "since", "subject"} <= {name for name, _ in asked}
     assert [name for name, writes in asked if writes] == []
 
 

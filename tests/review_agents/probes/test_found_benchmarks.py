@@ -139,19 +139,23 @@ def test_an_asv_suite_is_timed_with_its_setups_and_parameters(tmp_path: Path):
     assert "broken" in told["problems"]["suite.Suite.time_broken(10)"]
 
 
-def test_what_an_import_gives_is_told_file_by_file(tmp_path: Path):
+@pytest.mark.parametrize("algorithm", ["sha1", "sha256"])
+def test_what_an_import_gives_is_told_file_by_file_as_git_names_it(algorithm: str, tmp_path: Path):
     (tmp_path / "pack" / "sub").mkdir(parents=True)
     (tmp_path / "pack" / "__init__.py").write_text("")
-    (tmp_path / "pack" / "sub" / "__init__.py").write_text("x = 1\n")
+    (tmp_path / "pack" / "sub" / "__init__.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe4'\r\n")
     (tmp_path / "single.py").write_text("y = 2\n")
     program = resources.files("review_agents.probes.inside").joinpath("what_runs.py")
     subprocess.run(
-        [sys.executable, str(program), '["pack", "single", "gone"]', "no-such-distribution", "r.json"],
+        [sys.executable, str(program), '["pack", "single", "gone"]', "no-such-distribution", algorithm, "r.json"],
         check=True, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
     told = json.loads((tmp_path / "r.json").read_text())
     assert told["version"] == ""
-    assert set(told["packages"]["pack"]["files"]) == {"__init__.py", "sub/__init__.py"}
+    subprocess.run(["git", "init", "-q", f"--object-format={algorithm}", "git"], check=True, cwd=tmp_path)
+    named = ["git", f"--git-dir={tmp_path}/git/.git", "hash-object", "--no-filters", "__init__.py", "sub/__init__.py"]
+    blobs = subprocess.run(named, check=True, cwd=tmp_path / "pack", capture_output=True, text=True).stdout.split()
+    assert told["packages"]["pack"]["files"] == dict(zip(["__init__.py", "sub/__init__.py"], blobs, strict=True))
     assert set(told["packages"]["single"]["files"]) == {"single.py"}
     assert "gone" in told["packages"]["gone"]["problem"]
 
