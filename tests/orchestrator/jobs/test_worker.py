@@ -81,7 +81,7 @@ def test_a_child_that_is_killed_alone_is_replaced_and_the_review_goes_on(service
 
 def test_a_waiting_review_is_done_although_no_message_says_so(service: Service) -> None:
     service.start()
-    wait_for(lambda: service.shop.machine in workers(service))
+    wait_for(lambda: service.shop.machine in workers(service), 60)
     with service.shop.sessions.begin() as db:
         repo = make_repo(db, url=str(service.repo), kind=RepoKind.PATH)
         review_id = make_review(db, repo, commit="").id
@@ -139,7 +139,7 @@ def test_a_worker_that_is_told_to_end_gives_its_review_back_and_ends(service: Se
 
 def test_a_second_worker_of_a_machine_refuses_to_start(embedded: Service) -> None:
     embedded.start()
-    wait_for(lambda: embedded.shop.machine in workers(embedded))
+    wait_for(lambda: embedded.shop.machine in workers(embedded), 60)
     second = embedded.start()
     assert second.wait(timeout=20) != 0
 
@@ -149,7 +149,7 @@ def test_a_restarted_broker_loses_no_review(redis_server: RedisServer, tmp_path:
     redis_server.client().flushdb()
     for service in running(tmp_path, redis_server.url()):
         service.start()
-        wait_for(lambda: service.shop.machine in workers(service))  # noqa: B023
+        wait_for(lambda: service.shop.machine in workers(service), 60)  # noqa: B023
         redis_server.stop()
         review_id = service.submit()  # its message cannot be sent
         redis_server.start()
