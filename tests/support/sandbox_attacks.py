@@ -4,7 +4,9 @@ with a word when it got somewhere.
 
 `python` and `bash` run as a step's command. In them @secret@ is a file on the host that no box may read, @pid@ a process
 of the host, @port@ where a server of the host answers "reached" on every address, @addresses@ those addresses,
-@abstract@ the name of an abstract socket of the host, @environment@ a text in the worker's environment.
+@abstract@ the name of an abstract socket of the host, @socket@ the path of another one, @canary@ the name of @pid@,
+@environment@ a text in the worker's environment, @data@ its data folder, @passwd@ the checksum of its users' list,
+@inside@ names that lead inside, and @memory@, @scratch@ and @pids@ what a box may use.
 """
 
 from dataclasses import dataclass

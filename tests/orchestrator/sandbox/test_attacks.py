@@ -1,12 +1,14 @@
 """Attacks on the sandbox: none gets anywhere, and the service answers throughout."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 
 import pytest
 
 from orchestrator.sandbox.contract import Role
-from tests.support.attack_ground import Ground, ground
+from review_agents.records import Environment
+from tests.support.attack_ground import Ground, ground, processes_with
 from tests.support.sandbox_attacks import ALL, Attack
 from tests.support.waiting import wait_for
 
@@ -48,6 +50,13 @@ def test_an_attack_that_cannot_begin_is_not_one_that_was_withstood(attacked: Gro
     attacked.shared = attacked.open(Role.STEP)
     attacked.shared.destroy()
     assert "was not tried" in attacked.tried(Attack("", "", bash="true"))
+
+
+def test_a_process_that_an_attack_left_would_be_seen(attacked: Ground) -> None:
+    leaves = "setsid sleep 3333 & until grep -qs ^sleep /proc/$!/cmdline; do sleep 0.05; done\n"
+    box = attacked.open(Role.STEP)
+    said = box.run(leaves + processes_with("3333"), environment=Environment.NONE, timeout_s=30).output
+    assert re.search(r"^\d+ sleep 3333", said, re.MULTILINE), said
 
 
 def test_the_service_is_asked_to_the_end(attacked: Ground) -> None:
