@@ -20,7 +20,6 @@ VMSTAT = Path("/proc/vmstat")
 CPUS = Path("/sys/devices/system/cpu")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 SHORTEST_FOR_STAT_S = 0.2  # below this, ticks of 10 ms say nothing
-MOST_STEAL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class Contention:
     steal: float = 0.0  # of the watched CPUs' time
     machine: str = ""  # why the machine was not itself
 
-    def complaint(self, *, own_share: float, most_pressure: float, most_foreign: float) -> str:
+    def complaint(self, *, own_share: float, most_pressure: float, most_foreign: float, most_steal: float) -> str:
         """Why the session is void; empty when it is good.
 
         own_share   CPU time we used over the time all watched CPUs had; near 1 we make PSI ourselves
@@ -55,7 +54,7 @@ class Contention:
             return f"others used {self.foreign:.0%} of the processor time"
         if self.pressure is not None and self.pressure > most_pressure and own_share < 0.9:
             return f"some task waited for a processor during {self.pressure:.0%} of the session"
-        if self.steal > MOST_STEAL:
+        if self.steal > most_steal:
             return f"the hypervisor gave {self.steal:.1%} of the processor time to others"
         return self.machine
 

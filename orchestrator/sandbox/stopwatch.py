@@ -23,6 +23,7 @@ class Tolerance:
 
     pressure: float = 0.05
     foreign: float = 0.05
+    steal: float = 0.01
 
 
 USUAL = Tolerance()
@@ -108,7 +109,10 @@ class Stopwatch:
         contention = pressure.between(before, after, own_s=own_s + runner_s, cpus=count)
         own_share = own_s / max(1e-9, sum(ran.seconds for ran in runs) * count)
         reason = contention.complaint(
-            own_share=own_share, most_pressure=self.tolerance.pressure, most_foreign=self.tolerance.foreign
+            own_share=own_share,
+            most_pressure=self.tolerance.pressure,
+            most_foreign=self.tolerance.foreign,
+            most_steal=self.tolerance.steal,
         )
         return Session(
             value=statistics.median(ran.seconds for ran in runs),

@@ -23,7 +23,7 @@ from review_agents.records import Environment, ProbeResult, ProbeState, Repo
 from tests.support.boxes import git
 
 LENIENT = Rule(most_drift=1e9)
-ANYTHING = Tolerance(pressure=2.0, foreign=2.0)
+ANYTHING = Tolerance(pressure=2.0, foreign=2.0, steal=2.0)
 
 BENCH = """
 import time

@@ -79,7 +79,7 @@ def test_kernel_without_pressure_files_gives_none():
     ],
 )
 def test_session_is_void_when_others_were_in_the_way(contention: Contention, own_share: float, complaint: str):
-    found = contention.complaint(own_share=own_share, most_pressure=0.05, most_foreign=0.05)
+    found = contention.complaint(own_share=own_share, most_pressure=0.05, most_foreign=0.05, most_steal=0.01)
     assert complaint in found and bool(found) == bool(complaint)
 
 

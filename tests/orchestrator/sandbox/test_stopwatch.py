@@ -79,8 +79,8 @@ def test_whatever_made_the_machine_another_one_voids_the_session(after: Reading,
 
 
 def test_tolerance_decides_how_much_is_too_much(readings: list[Reading]):
-    readings += [Reading(0, 0.0, 0.0), Reading(1, 0.5, 0.9)]
-    session = stopwatch(lambda command: Ran(exit=0, seconds=1.0), tolerance=Tolerance(1.0, 1.0)).session(
+    readings += [Reading(0, 0.0, 0.0), Reading(1, 0.5, 0.9, steal_s=0.3)]
+    session = stopwatch(lambda command: Ran(exit=0, seconds=1.0), tolerance=Tolerance(1.0, 1.0, 1.0)).session(
         "x", Environment.NONE, 5
     )
     assert not session.void and session.pressure == 0.5
