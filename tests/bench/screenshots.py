@@ -140,7 +140,7 @@ def take(browser: Browser, address: str, target: Path, theme: str, size: tuple[i
         page.locator(fold).first.evaluate("fold => { fold.open = true }")
     if shown := BROUGHT_UP.get(target.stem.rpartition("-")[0]):
         page.locator(shown).evaluate("element => element.scrollIntoView({block: 'end'})")
-    page.wait_for_timeout(400)
+    page.wait_for_timeout(400)  # for what a page asks for when it is there: events, charts
     page.screenshot(path=target)
     context.close()
     print(f"{target.relative_to(ROOT)}  {target.stat().st_size} bytes")
