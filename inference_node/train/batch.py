@@ -43,6 +43,11 @@ class Batch:
         return self.tokens[self.place]
 
     @property
+    def whole(self) -> torch.Tensor:
+        """[N] bool: blocks whose every slot counts."""
+        return self.wanted[:, 1:].all(-1)
+
+    @property
     def slot_position(self) -> torch.Tensor:
         """[N, B] positions in the sample, past its end too."""
         return self.position[self.anchor][:, None] + torch.arange(self.masked.shape[1], device=self.anchor.device)

@@ -18,7 +18,7 @@ from inference_node.train.batch import batches
 from inference_node.train.features import Source
 from inference_node.train.sample import Sample, without_loop
 from inference_node.train.statistics import Counts
-from inference_node.train.step import Learner, precision
+from inference_node.train.step import Hits, Learner, precision
 from inference_node.train.target import OpenTarget
 
 
@@ -79,27 +79,24 @@ def tau(answers: Iterable[Decoded]) -> float:
 
 def forced(learner: Learner, source: Source, samples: Sequence[Sample], *, blocks: int = 50_000) -> Forced:
     """Teacher-forced over at least so many whole blocks, or over all samples once if they have fewer."""
-    right = counted = prefixes = None
-    seen = 0
+    hits: list[Hits] = []
+    seen = whole = 0
     tokens = sum(len(sample.tokens) for sample in samples)
     learner.module.eval()
     with torch.no_grad():
         for batch in batches(samples, learner.arm):
+            states = source.states(
+                batch.samples
+            )  # before autocast, as in training: the target computes in its own type
             with precision(learner.head.device):
-                outcome = learner.step(batch.to(learner.head.device), source.states(batch.samples))
-            right = outcome.right if right is None else right + outcome.right
-            counted = outcome.counted if counted is None else counted + outcome.counted
-            prefixes = outcome.prefixes if prefixes is None else prefixes + outcome.prefixes
+                hits.append(learner.step(batch.to(learner.head.device), states).hits)
             seen += sum(len(sample.tokens) for sample in batch.samples)
-            if int(prefixes[0]) >= blocks or seen >= tokens:
+            whole += int(batch.whole.sum())
+            if whole >= blocks or seen >= tokens:
                 break
     learner.module.train()
-    assert right is not None and counted is not None and prefixes is not None
-    return Forced(
-        tuple((right[1:] / counted[1:].clamp(min=1)).tolist()),
-        tuple((prefixes[1:] / prefixes[0].clamp(min=1)).tolist()),
-        int(prefixes[0]),
-    )
+    found = Hits.added(hits)
+    return Forced(found.accuracy, found.survival, whole)
 
 
 def pair(target: OpenTarget, learner: Learner) -> ReferenceTarget:

@@ -24,7 +24,7 @@ from inference_node.train.checkpoint import Checkpoint, Subject
 from inference_node.train.export import TargetShape, zlab_config
 from inference_node.train.features import Source
 from inference_node.train.sample import Sample, digest
-from inference_node.train.step import Learner, Outcome, precision
+from inference_node.train.step import Hits, Learner, Outcome, precision
 
 LOG = "log.jsonl"
 INITIAL = 0.02  # standard deviation of new weights
@@ -157,19 +157,23 @@ class _Tally:
         self.clear()
 
     def clear(self) -> None:
-        self.outcomes: list[tuple[torch.Tensor, ...]] = []
+        self.losses: list[torch.Tensor] = []
+        self.norms: list[torch.Tensor] = []
+        self.hits: list[Hits] = []
         self.tokens, self.began = 0, time.perf_counter()
 
     def add(self, outcome: Outcome, norm: torch.Tensor, tokens: int) -> None:
-        self.outcomes.append((outcome.loss.detach(), norm, outcome.right, outcome.counted, outcome.prefixes))
+        self.losses.append(outcome.loss.detach())
+        self.norms.append(norm)
+        self.hits.append(outcome.hits)
         self.tokens += tokens
         self.seen += tokens
 
     def check(self, step: int) -> None:
         """Before anything is kept. A number's gradient may be none, and then the weights are none."""
-        if not self.outcomes:  # a line was just made of them
+        if not self.losses:  # a line was just made of them
             return
-        worst = torch.stack([one for loss, norm, *_ in self.outcomes for one in (loss, norm)]).sum()
+        worst = torch.stack([*self.losses, *self.norms]).sum()
         if not math.isfinite(float(worst)):
             raise NodeError(
                 f"The loss or its gradient is not a number at step {step} or shortly before. A smaller rate may help; "
@@ -178,17 +182,17 @@ class _Tally:
 
     def line(self, step: int, rate: float, tau: float | None) -> Line:
         self.check(step)
-        loss, _, right, counted, prefixes = (torch.stack(column) for column in zip(*self.outcomes, strict=True))
-        mean = float(loss.mean())
-        right, counted, prefixes = right.sum(0), counted.sum(0), prefixes.sum(0)
+        hits = Hits.added(self.hits)
         line = Line(
-            step, mean, rate,
-            tuple((right[1:] / counted[1:].clamp(min=1)).tolist()),
-            tuple((prefixes[1:] / prefixes[0].clamp(min=1)).tolist()),
+            step,
+            float(torch.stack(self.losses).mean()),
+            rate,
+            hits.accuracy,
+            hits.survival,
             self.seen,
             self.tokens / (time.perf_counter() - self.began),
             tau,
-        )  # fmt: skip
+        )
         self.clear()
         return line
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,24 +36,34 @@ def precision(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class Hits:
+    """What was right in one batch, or in several added up. On the device; shares wait for it, adding does not."""
+
+    right: torch.Tensor  # [B] slots whose best id was the text's
+    counted: torch.Tensor  # [B] slots that counted
+    prefixes: torch.Tensor  # [B] whole blocks whose first k slots were all right; [0] all whole blocks
+
+    @staticmethod
+    def added(several: Sequence[Hits]) -> Hits:
+        return Hits(*(torch.stack([getattr(one, name) for one in several]).sum(0) for name in Hits.__slots__))
+
+    @property
+    def accuracy(self) -> tuple[float, ...]:
+        """By slot, from slot 1 on."""
+        return tuple((self.right[1:] / self.counted[1:].clamp(min=1)).tolist())
+
+    @property
+    def survival(self) -> tuple[float, ...]:
+        """S_k: share of whole blocks with the first k drafts right, k from 1."""
+        return tuple((self.prefixes[1:] / self.prefixes[0].clamp(min=1)).tolist())
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one batch, or of several added up. Counts are of slots and blocks that counted."""
+    """Of one batch."""
 
     loss: torch.Tensor  # scalar, with gradient
-    right: torch.Tensor  # [B] slots whose best id was the text's
-    counted: torch.Tensor  # [B]
-    prefixes: torch.Tensor  # [B] blocks whose first k slots were all right; [0] all blocks that are whole
-    blocks: int  # whole blocks: every slot counted
-
-    @property
-    def accuracy(self) -> list[float]:
-        """By slot, from slot 1 on."""
-        return (self.right[1:] / self.counted[1:].clamp(min=1)).tolist()
-
-    @property
-    def survival(self) -> list[float]:
-        """S_k: share of whole blocks with the first k drafts right, k from 1."""
-        return (self.prefixes[1:] / max(self.blocks, 1)).tolist()
+    hits: Hits
 
 
 @dataclass
@@ -66,6 +77,16 @@ class Learner:
     head: torch.Tensor  # [rows, hidden] of the drafter's vocabulary
     vocabulary: Vocabulary | None = None
     flex: bool = False
+
+    @cached_property
+    def ids(self) -> torch.Tensor | None:
+        """[rows] the target's id of each row of a smaller vocabulary, beside the head."""
+        return None if self.vocabulary is None else self.vocabulary.ids.to(self.head.device)
+
+    @cached_property
+    def row_of(self) -> torch.Tensor | None:
+        """[vocab] the row of each of the target's ids in a smaller vocabulary, beside the head; -1 for none."""
+        return None if self.vocabulary is None else self.vocabulary.row_of.to(self.head.device)
 
     def hidden(self, batch: Batch, feature: torch.Tensor) -> torch.Tensor:
         """[N, B, hidden] after the drafter's final norm."""
@@ -89,7 +110,7 @@ class Learner:
         hidden = self.hidden(batch, feature)[:, 1:]
         with torch.autocast(hidden.device.type, enabled=False):  # in fp32 as in serving: rounded logits tie at the top
             logits = self.module.logits(hidden, self.head)
-        ids = None if self.vocabulary is None else self.vocabulary.ids.to(logits.device)
+        ids = self.ids
         selector = self.module.candidate_selector
         if selector is None:
             best = logits.argmax(-1)
@@ -106,9 +127,7 @@ class Learner:
         ]
 
     def judged(self, batch: Batch, hidden: torch.Tensor, last: torch.Tensor | None) -> Outcome:
-        labels = batch.labels
-        if self.vocabulary is not None:
-            labels = self.vocabulary.row_of.to(labels.device)[labels]
+        labels = batch.labels if self.row_of is None else self.row_of[batch.labels]
         sayable = labels >= 0
         before = (batch.place - 1).clamp(min=0)  # the target's state there says what comes at the slot's place
         teacher = None if last is None or self.arm.loss == "data" else last[before]
@@ -116,15 +135,10 @@ class Learner:
         weight = slot_weight(self.arm, batch.wanted, batch.masked, ce.detach(), sayable)
         right = (best == labels) & batch.wanted  # a best row is never -1
         # What the drafter cannot say counts as wrong here, not as absent.
-        whole = batch.wanted[:, 1:].all(-1)
+        whole = batch.whole
         prefix = (right[:, 1:] & whole[:, None]).long().cumprod(-1).sum(0)
-        return Outcome(
-            weighted_mean(loss, weight),
-            right.sum(0),
-            batch.wanted.sum(0),
-            torch.cat([whole.sum()[None], prefix]),
-            int(whole.sum()),
-        )
+        hits = Hits(right.sum(0), batch.wanted.sum(0), torch.cat([whole.sum()[None], prefix]))
+        return Outcome(weighted_mean(loss, weight), hits)
 
     def _slots(
         self, hidden: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor | None, batch: Batch
@@ -161,7 +175,7 @@ class Learner:
         """DFlash 2: what the token before adds to each id's logit. In training it is the text's own."""
         selector = self.module.candidate_selector
         successor = selector.successor_codebook  # type: ignore[union-attr]
-        if self.vocabulary is not None:
-            successor = successor[self.vocabulary.ids.to(successor.device)]
+        if self.ids is not None:
+            successor = successor[self.ids]
         pull: torch.Tensor = selector.predecessor_codebook[previous] * selector.hidden_projection(rows)  # type: ignore[union-attr, operator, index]
         return pull.to(torch.float32) @ successor.to(torch.float32).t()
