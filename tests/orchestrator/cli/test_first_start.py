@@ -8,11 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import httpx
 import pytest
 
+from orchestrator.cli import up
+from orchestrator.settings import SettingsError
 from tests.support.boxes import bubblewrap, git, here
 from tests.support.host_settings import isolated
 from tests.support.postgres import free_port
@@ -140,6 +143,14 @@ def test_a_demo_node_beside_another_node_is_refused(start: Callable[..., Up]) ->
     up = start("--demo-node", "--node", "http://127.0.0.1:9")
     assert up.process.wait(60) == 2
     assert "leave out --node" in up.said
+
+
+def test_whatever_the_node_needs_and_has_not_is_named_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = metadata.requires("lamplighter") or []
+    wanted = [*real, 'not-there-at-all>=1; extra == "node"', 'for-tests-alone>=1; extra == "dev"']
+    monkeypatch.setattr(metadata, "requires", lambda _: wanted)
+    with pytest.raises(SettingsError, match=r"needs the inference node, and not-there-at-all is not installed here"):
+        up.check_node_is_installed()
 
 
 def test_a_port_that_is_taken_is_named_with_what_to_do(tmp_path: Path) -> None:
