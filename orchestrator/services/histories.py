@@ -114,7 +114,8 @@ def narrowed(point: ChangePoint, row: ChangePointRow | None) -> ChangePoint:
 
 
 def read(row: ChangePointRow) -> ChangePoint:
-    return CHANGE_POINT.validate_python(row.body)
+    """By the names that its series has: a very long one is cut where it is stored, the body keeps it whole."""
+    return replace(CHANGE_POINT.validate_python(row.body), name=row.name, machine_key=row.machine_key)
 
 
 def false_alarms(shop: Workshop) -> FalseAlarms:

@@ -27,6 +27,7 @@ from review_agents.records import Verdict
 NEWEST = histories.NEWEST  # measurements on one page; older ones are in the files
 SHOWN_SESSIONS = 60  # newest nights of a benchmark whose sessions are shown one by one
 SHOWN_VERDICTS = 60
+Around = Mapping[tuple[str, str, datetime], Any]  # name, machine key and time of a night -> its Surroundings in JSON
 
 
 class UnknownBenchmark(NotThere):
@@ -163,14 +164,15 @@ class Profile:
 # A repo's benchmarks --------------------------------------------------------------------------
 
 
-def get(shop: Workshop, repo_id: UUID) -> Measurements:
+def get(shop: Workshop, repo_id: UUID, *, ids: bool = True) -> Measurements:
+    """Without `ids` nights do not say which measurement of which review they are, and come faster."""
     with shop.sessions.reading() as db:
         name = name_of(db, repo_id)
-        nights = measurements.nights(db, repo_id, newest=NEWEST)
+        nights = measurements.nights(db, repo_id, newest=NEWEST, ids=ids)
         confirmed = comparisons.change_points(db, repo_id)
         last = comparisons.newest_review(db, repo_id)
         told = comparisons.told(db, last) if last else ()
-        around = surroundings(db, nights)
+        around = surroundings(db, repo_id, nights)
     steps = histories.steps_of(histories.lines(nights), confirmed)
     return Measurements(
         repo_id=repo_id,
@@ -190,7 +192,7 @@ def name_of(db: Database, repo_id: UUID) -> str:
     return repo.name
 
 
-def benchmarks(nights: Sequence[Night], steps: Sequence[Step], around: Mapping[UUID, Any]) -> tuple[Benchmark, ...]:
+def benchmarks(nights: Sequence[Night], steps: Sequence[Step], around: Around) -> tuple[Benchmark, ...]:
     """By name and unit; nights come oldest first, steps newest first."""
     lines: dict[tuple[str, str], dict[str, list[Night]]] = {}
     for night in nights:
@@ -204,21 +206,25 @@ def benchmarks(nights: Sequence[Night], steps: Sequence[Step], around: Mapping[U
     )
 
 
-def told_apart(keys: Mapping[str, list[Night]], around: Mapping[UUID, Any]) -> Iterator[Line]:
+def told_apart(keys: Mapping[str, list[Night]], around: Around) -> Iterator[Line]:
     before: tuple[str, Any] | None = None
     for key, nights in keys.items():
-        now = key, around.get(nights[0].id)
+        now = key, around.get(place(nights[0]))
         yield Line(key, differences(before, now) if before else (), tuple(nights))
         before = now
 
 
-def surroundings(db: Database, nights: Iterable[Night]) -> dict[UUID, Any]:
+def surroundings(db: Database, repo_id: UUID, nights: Iterable[Night]) -> Around:
     """What was around the first night under each key, of benchmarks that have more than one."""
-    first: dict[tuple[str, str], dict[str, UUID]] = {}
+    first: dict[tuple[str, str], dict[str, datetime]] = {}
     for night in nights:
-        first.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, night.id)
-    wanted = [id for keys in first.values() if len(keys) > 1 for id in keys.values()]
-    return measurements.surroundings(db, wanted) if wanted else {}
+        first.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, night.at)
+    wanted = {at for keys in first.values() if len(keys) > 1 for at in keys.values()}
+    return measurements.surroundings(db, repo_id, wanted) if wanted else {}
+
+
+def place(night: Night) -> tuple[str, str, datetime]:
+    return night.name, night.machine_key, night.at
 
 
 WORDS = {"cpu": "processor", "python": "Python", "pinned": "CPUs", "benchmark": "the benchmark itself"}
@@ -250,41 +256,36 @@ def benchmark(shop: Workshop, repo_id: UUID, name: str) -> BenchmarkPage:
         nights = measurements.nights(db, repo_id, newest=NEWEST, name=name)
         if not nights:
             raise UnknownBenchmark(name[:200])
+        name = nights[0].name  # as it is stored, where a very long one is cut
         confirmed = [row for row in comparisons.change_points(db, repo_id) if row.name == name]
         told = comparisons.told_of_name(db, repo_id, name, newest=SHOWN_VERDICTS)
         steps = histories.steps_of(histories.lines(nights), confirmed)
-        beside = surroundings(db, nights) | at_steps(db, nights, steps)
-        sessions = measurements.sessions_of(db, [night.id for night in nights[-SHOWN_SESSIONS:]])
+        edges = {at for step in steps for at in (step.point.from_at, step.point.to_at)}
+        beside = {**surroundings(db, repo_id, nights), **measurements.surroundings(db, repo_id, edges, name)}
+        sessions = measurements.sessions_of(db, [night.id for night in nights[-SHOWN_SESSIONS:] if night.id])
     # The unit of a name may have changed; the one used last is the one to show.
     found = next(one for one in benchmarks(nights, steps, beside) if one.unit == nights[-1].unit)
     return BenchmarkPage(
         repo_id=repo_id,
         repo_name=repo_name,
         benchmark=found,
-        steps=tuple(step_beside(step, found, beside) for step in reversed(found.steps)),
+        steps=tuple(step_beside(step, beside) for step in reversed(found.steps)),
         compared=tuple(map(compared, told)),
         sessions={id: tuple(one["value"] for one in every if not one["void"]) for id, every in sessions.items()},
         complete=len(nights) < NEWEST,
     )
 
 
-def at_steps(db: Database, nights: Sequence[Night], steps: Sequence[Step]) -> dict[UUID, Any]:
-    edges = {at for step in steps for at in (step.point.from_at, step.point.to_at)}
-    wanted = [night.id for night in nights if night.at in edges]
-    return measurements.surroundings(db, wanted) if wanted else {}
-
-
-def step_beside(step: Step, one: Benchmark, around: Mapping[UUID, Any]) -> StepBeside:
+def step_beside(step: Step, around: Around) -> StepBeside:
     """What was installed in another version on the other side of a step may be the reason."""
-    nights = {night.at: night.id for line in one.lines if line.machine_key == step.point.machine_key
-              for night in line.nights}  # fmt: skip
-    before, after = (installed(around, nights.get(at)) for at in (step.point.from_at, step.point.to_at))
+    point = step.point
+    before, after = (installed(around.get((point.name, point.machine_key, at))) for at in (point.from_at, point.to_at))
     return StepBeside(step, changed_dependencies(before, after) if before and after else {})
 
 
-def installed(around: Mapping[UUID, Any], id: UUID | None) -> Mapping[str, str]:
-    """Resolved versions beside that measurement; empty where they are not known."""
-    return mapping(mapping(around.get(id) if id else None).get("dependencies"))
+def installed(around: Any) -> Mapping[str, str]:
+    """Resolved versions; empty where they are not known."""
+    return mapping(mapping(around).get("dependencies"))
 
 
 # One review -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Measurements: one row per review and name. A series is one name on one machine key."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -90,8 +90,6 @@ def history(db: Session, repo_id: UUID, *, reviews: int) -> Sequence[Measured]:
 class Night:
     """A measurement as a point of a history: how many sessions it had, but none of them."""
 
-    id: UUID
-    review_id: UUID
     name: str
     unit: str
     machine_key: str
@@ -102,32 +100,48 @@ class Night:
     good: int
     void: int
     note: str
+    id: UUID | None = None  # None: not asked for
+    review_id: UUID | None = None
 
 
 def nights(
-    db: Session, repo_id: UUID, *, newest: int, name: str = "", before: tuple[datetime, UUID] | None = None
+    db: Session,
+    repo_id: UUID,
+    *,
+    newest: int,
+    name: str = "",
+    before: tuple[datetime, UUID] | None = None,
+    ids: bool = True,
 ) -> Sequence[Night]:
     """The newest so many measurements of a repo (of one name; before that time and id), oldest first.
 
-    Sessions are counted by the database: reading ten thousand lists of them takes longer than all else on a page.
+    A page may show ten thousand. So sessions are counted by the database, because reading lists of them takes longer
+    than all else; rows are no entities; and whoever needs no ids should say so, because they take a third of the time.
     """
     row = MeasurementRow
-    columns = (row.id, row.review_id, row.name, row.unit, row.machine_key, row.at, row.commit, row.median, row.spread,
-               func.json_array_length(row.sessions) - row.contaminated, row.contaminated, row.note)  # fmt: skip
+    columns = (row.name, row.unit, row.machine_key, row.at, row.commit, row.median, row.spread,
+               func.json_array_length(row.sessions) - row.contaminated, row.contaminated, row.note,
+               *((row.id, row.review_id) if ids else ()))  # fmt: skip
     wanted = select(*columns).where(row.repo_id == repo_id)
     if name:
         wanted = wanted.where(row.name == name)
     if before is not None:
         wanted = wanted.where((row.at < before[0]) | ((row.at == before[0]) & (row.id < before[1])))
-    found = db.execute(wanted.order_by(row.at.desc(), row.id.desc()).limit(newest)).all()
+    found = db.connection().execute(wanted.order_by(row.at.desc(), row.id.desc()).limit(newest)).all()
     return [Night(*one) for one in reversed(found)]
 
 
-def surroundings(db: Session, ids: Sequence[UUID]) -> dict[UUID, Any]:
-    """What was around those measurements; those of which nothing was kept are left out."""
+def surroundings(
+    db: Session, repo_id: UUID, at: Collection[datetime], name: str = ""
+) -> dict[tuple[str, str, datetime], Any]:
+    """What was around the measurements of those moments, by name, machine key and moment, where it was kept."""
     row = MeasurementRow
-    found = db.execute(select(row.id, row.surroundings).where(row.id.in_(ids), row.surroundings.is_not(None)))
-    return {id: around for id, around in found}
+    wanted = select(row.name, row.machine_key, row.at, row.surroundings).where(
+        row.repo_id == repo_id, row.at.in_(at), row.surroundings.is_not(None)
+    )
+    if name:
+        wanted = wanted.where(row.name == name)
+    return {(name, key, moment): around for name, key, moment, around in db.execute(wanted)}
 
 
 def sessions_of(db: Session, ids: Sequence[UUID]) -> dict[UUID, Sequence[Any]]:
@@ -136,7 +150,7 @@ def sessions_of(db: Session, ids: Sequence[UUID]) -> dict[UUID, Sequence[Any]]:
     return {id: sessions for id, sessions in found}
 
 
-def verdicts(db: Session, repo_id: UUID, since: datetime, until: datetime) -> dict[UUID, Any]:
+def verdicts(db: Session, repo_id: UUID, since: datetime, until: datetime) -> dict[UUID | None, Any]:
     """By measurement, what the comparisons of that time said, as records.Change in JSON."""
     row = MeasurementRow
     wanted = select(row.id, row.verdict).where(

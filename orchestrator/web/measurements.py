@@ -22,7 +22,7 @@ Words = Annotated[str, Query(max_length=200)]
 
 @router.get("/repos/{repo_id}/measurements")
 def all_measurements(request: Request, repo_id: UUID, shop: Shop, q: Words = "", moved: bool = False) -> HTMLResponse:
-    whole = measurements.get(shop, repo_id)
+    whole = measurements.get(shop, repo_id, ids=False)
     return page(
         request,
         "measurements.html",

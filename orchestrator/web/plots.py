@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from markupsafe import Markup
@@ -26,40 +27,26 @@ MOST_DOTS = {False: 150, True: 400}  # across a plot; more nights are put togeth
 GRID = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One night, or several neighbours together."""
+class Dot(NamedTuple):
+    """One night, or several neighbours together. A plot of a repo with many benchmarks has thousands."""
 
     at: int  # position, counted from 0
-    nights: tuple[Night, ...]
-
-    @property
-    def good(self) -> tuple[Night, ...]:
-        return tuple(night for night in self.nights if night.median is not None)
-
-    @property
-    def middle(self) -> float | None:
-        return statistics.median(night.median or 0.0 for night in self.good) if self.good else None
-
-    @property
-    def low(self) -> float:
-        return min((night.median or 0.0) * (1 - (night.spread or 0.0)) for night in self.good)
-
-    @property
-    def high(self) -> float:
-        return max((night.median or 0.0) * (1 + (night.spread or 0.0)) for night in self.good)
-
-    @property
-    def void(self) -> bool:
-        return any(night.void for night in self.nights)
+    nights: Sequence[Night]
+    low: float  # of the band; like the others nothing without a good session
+    middle: float | None
+    high: float
+    void: bool  # some sessions were
 
 
-def plot(one: Benchmark, *, tall: bool = False, sessions: Mapping[UUID, Sequence[float]] | None = None) -> Markup:
+def plot(
+    one: Benchmark, *, tall: bool = False, sessions: Mapping[UUID | None, Sequence[float]] | None = None
+) -> Markup:
     """`sessions`: values of single sessions, by measurement, to be drawn behind."""
     times = sorted({night.at for line in one.lines for night in line.nights})
     each = max(1, math.ceil(len(times) / MOST_DOTS[tall]))
-    lines = [(line, list(dots(line, times, each))) for line in one.lines]
-    good = [dot for _, line in lines for dot in line if dot.good]
+    numbers = {at: number // each for number, at in enumerate(times)}
+    lines = [dots(line, numbers) for line in one.lines]
+    good = [dot for line in lines for dot in line if dot.middle is not None]
     if not good:
         return Markup('<span class="none">no good session yet</span>')
     raw = [value for values in (sessions or {}).values() for value in values]
@@ -68,9 +55,9 @@ def plot(one: Benchmark, *, tall: bool = False, sessions: Mapping[UUID, Sequence
     parts = [
         *(grid(scale) if tall else ()),
         *keys(one.lines, places, tall),
-        *(part for _, line in lines for part in stretched(line, places, scale)),
+        *(part for line in lines for part in stretched(line, places, scale)),
         *single_sessions(sessions or {}, one.lines, places, scale),
-        *(part for _, line in lines for part in marks(line, places, scale, one.unit)),
+        *(part for line in lines for part in marks(line, places, scale, one.unit)),
         *(part for step in one.steps for part in step_marks(step, places, tall)),
         *((*heights(scale, one.unit), *dates(times)) if tall else ()),
     ]
@@ -112,13 +99,23 @@ class Places:
         return min(bisect_left(self.times, at), len(self.times) - 1) // self.each
 
 
-def dots(line: Line, times: Sequence[datetime], each: int) -> Iterator[Dot]:
-    places = {at: place // each for place, at in enumerate(times)}
+def dots(line: Line, numbers: Mapping[datetime, int]) -> list[Dot]:
     together: dict[int, list[Night]] = {}
     for night in line.nights:
-        together.setdefault(places[night.at], []).append(night)
-    for place, nights in together.items():
-        yield Dot(place, tuple(nights))
+        together.setdefault(numbers[night.at], []).append(night)
+    return [dot(at, nights) for at, nights in together.items()]
+
+
+def dot(at: int, nights: Sequence[Night]) -> Dot:
+    good = [(night.median, night.median * (night.spread or 0.0)) for night in nights if night.median is not None]
+    void = any(night.void for night in nights)
+    if not good:
+        return Dot(at, nights, 0.0, None, 0.0, void)
+    if len(good) == 1:
+        ((median, half),) = good
+        return Dot(at, nights, median - half, median, median + half, void)
+    low, high = min(median - half for median, half in good), max(median + half for median, half in good)
+    return Dot(at, nights, low, statistics.median(median for median, _ in good), high, void)
 
 
 # What is drawn ---------------------------------------------------------------------------------
@@ -126,51 +123,53 @@ def dots(line: Line, times: Sequence[datetime], each: int) -> Iterator[Dot]:
 
 def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Markup]:
     """Band and line, in a picture of their own that is pulled to the width of the plot."""
-    good = [dot for dot in line if dot.good]
+    good = [one for one in line if one.middle is not None]
     if not good:
         return
-    upper = [(places.x(dot.at), scale.y(dot.high)) for dot in good]
-    lower = [(places.x(dot.at), scale.y(dot.low)) for dot in reversed(good)]
-    middle = [(places.x(dot.at), scale.y(dot.middle or 0.0)) for dot in good]
+    across = [places.x(one.at) for one in good]
+    upper = joined(across, [scale.y(one.high) for one in good])
+    lower = joined(reversed(across), [scale.y(one.low) for one in reversed(good)])
+    middle = joined(across, [scale.y(one.middle or 0.0) for one in good])
     yield Markup(
         '<svg class="lines" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
-        f'<polygon class="band" points="{joined([*upper, *lower])}"/>'
-        f'<polyline class="line" points="{joined(middle)}"/></svg>'
+        f'<polygon class="band" points="{upper} {lower}"/>'
+        f'<polyline class="line" points="{middle}"/></svg>'
     )
 
 
 def marks(line: Sequence[Dot], places: Places, scale: Scale, unit: str) -> Iterator[Markup]:
     """Void nights hollow, and the last one lit."""
-    last = next((dot for dot in reversed(line) if dot.good), None)
-    for dot in line:
-        middle = dot.middle
-        kind = "last" if dot is last else "void" if dot.void else "point" if len(line) == 1 else ""
-        if middle is None:
+    last = next((one.at for one in reversed(line) if one.middle is not None), None)
+    for one in line:
+        kind = "last" if one.at == last else "void" if one.void else ""
+        if one.middle is None:
             kind = "void none"
         if kind:
-            height = BOTTOM + 4 if middle is None else scale.y(middle)
+            height = BOTTOM + 4 if one.middle is None else scale.y(one.middle)
             yield Markup('<circle class="{}" cx="{}%" cy="{}%" r="{}"><title>{}</title></circle>').format(
-                kind, places.x(dot.at), height, 4 if kind == "last" else 3, of_night(dot, unit)
+                kind, places.x(one.at), height, 4 if kind == "last" else 3, of_night(one, unit)
             )
 
 
-def of_night(dot: Dot, unit: str) -> str:
-    nights = f"{dot.nights[0].at:%d %b %Y}"
-    if len(dot.nights) > 1:
-        nights += f" to {dot.nights[-1].at:%d %b %Y}"
-    void = sum(night.void for night in dot.nights)
-    said = "every session void" if dot.middle is None else quantity(dot.middle, unit)
-    return f"{nights}: {said}{f', {void} void sessions' if void and dot.middle is not None else ''}"
+def of_night(one: Dot, unit: str) -> str:
+    nights = f"{one.nights[0].at:%d %b %Y}"
+    if len(one.nights) > 1:
+        nights += f" to {one.nights[-1].at:%d %b %Y}"
+    if one.middle is None:
+        return f"{nights}: every session void"
+    void = sum(night.void for night in one.nights)
+    return f"{nights}: {quantity(one.middle, unit)}{f', {void} void sessions' if void else ''}"
 
 
 def single_sessions(
-    sessions: Mapping[UUID, Sequence[float]], lines: Iterable[Line], places: Places, scale: Scale
+    sessions: Mapping[UUID | None, Sequence[float]], lines: Iterable[Line], places: Places, scale: Scale
 ) -> Iterator[Markup]:
-    for line in lines:
-        for night in line.nights:
-            across = places.x(places.of(night.at)) if night.id in sessions else 0.0
-            for value in sessions.get(night.id, ()):
-                yield Markup(f'<circle class="session" cx="{across}%" cy="{scale.y(value)}%" r="2"/>')
+    if not sessions:
+        return
+    for night in (night for line in lines for night in line.nights if night.id in sessions):
+        across = places.x(places.of(night.at))
+        for value in sessions[night.id]:
+            yield Markup(f'<circle class="session" cx="{across}%" cy="{scale.y(value)}%" r="2"/>')
 
 
 def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
@@ -229,8 +228,8 @@ def dates(times: Sequence[datetime]) -> Iterator[Markup]:
         yield Markup(f'<text class="date" x="{across}%" y="99%" text-anchor="{anchor}">{times[place]:%-d %b %Y}</text>')
 
 
-def joined(points: Iterable[tuple[float, float]]) -> str:
-    return " ".join(f"{x},{y}" for x, y in points)
+def joined(across: Iterable[float], down: Iterable[float]) -> str:
+    return " ".join([f"{x},{y}" for x, y in zip(across, down, strict=True)])
 
 
 # In words -----------------------------------------------------------------------------------------

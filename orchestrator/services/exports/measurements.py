@@ -44,6 +44,7 @@ def pieces(shop: Workshop, repo_id: UUID) -> Iterator[str]:
         if not nights:
             return
         yield written(cells(night, verdicts.get(night.id) or {}) for night in reversed(nights))
+        assert nights[0].id is not None  # we asked for it
         before = nights[0].at, nights[0].id
 
 

@@ -188,7 +188,7 @@ def test_one_benchmark_comes_with_its_sessions_and_its_verdicts_newest_first(sho
     assert found.benchmark.nights == 3 and found.complete
     assert [one.verdict for one in found.compared] == [Verdict.FASTER, Verdict.SLOWER, Verdict.NO_CHANGE]
     last = found.benchmark.latest
-    assert found.sessions[last.id] == pytest.approx([1.0, 1.001, 1.002, 1.003, 1.004, 1.005])
+    assert last.id is not None and found.sessions[last.id] == pytest.approx([1.0, 1.001, 1.002, 1.003, 1.004, 1.005])
 
 
 def test_void_sessions_are_counted_but_not_among_the_values(shop: Workshop, repo: Repo) -> None:
@@ -198,7 +198,7 @@ def test_void_sessions_are_counted_but_not_among_the_values(shop: Workshop, repo
         make_measured(db, review, make_measurement(name="bench", sessions=taken))
     found = measurements.benchmark(shop, repo.id, "bench")
     (one,) = found.benchmark.lines[0].nights
-    assert (one.good, one.void, found.sessions[one.id]) == (1, 1, (1.0,))
+    assert (one.good, one.void, found.sessions) == (1, 1, {one.id: (1.0,)})
 
 
 def test_beside_a_step_stands_what_was_installed_in_another_version(shop: Workshop, repo: Repo) -> None:
@@ -207,6 +207,17 @@ def test_beside_a_step_stands_what_was_installed_in_another_version(shop: Worksh
         night(shop, repo, day, value, dependencies=versions)
     (beside,) = measurements.benchmark(shop, repo.id, "bench").steps
     assert beside.dependencies == {"tomli": ("2.2", "2.3")}
+
+
+def test_a_very_long_name_leads_to_its_steps(shop: Workshop, repo: Repo) -> None:
+    name = "bench " * 200
+    with shop.sessions.begin() as db:
+        make_measured(db, make_review(db, repo, state=ReviewState.DONE), make_measurement(name=name), machine_key="k")
+        point = ChangePoint(name, "s", "k", "a", "b", NOON, NOON + timedelta(days=1), 1.0, 1.3, 1.3, 1)
+        make_step_found(db, repo, point)
+    assert len(measurements.benchmark(shop, repo.id, name).steps) == 1
+    (one,) = measurements.get(shop, repo.id).benchmarks
+    assert len(one.steps) == 1 and len(measurements.benchmark(shop, repo.id, one.name).steps) == 1
 
 
 def test_a_benchmark_that_nobody_measured_is_unknown(shop: Workshop, repo: Repo) -> None:

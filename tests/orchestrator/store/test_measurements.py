@@ -17,7 +17,8 @@ def test_nights_count_their_sessions_and_come_oldest_first(each_sessions: Sessio
         for day in range(3):
             review = make_review(db, repo, state=ReviewState.DONE, created_at=NOON + timedelta(days=day))
             good = (Session(value=1.0),) * (4 + day)
-            made.append(make_measured(db, review, make_measurement(name="a", sessions=(*good, void))).id)
+            around = {"surroundings": {"kernel": "6.1"}, "machine_key": "key"} if day == 0 else {}
+            made.append(make_measured(db, review, make_measurement(name="a", sessions=(*good, void)), **around).id)
             make_measured(db, review, make_measurement(name="b", sessions=(void, void)))
         make_measured(db, make_review(db), make_measurement(name="a"))  # of another repo
     with each_sessions.reading() as db:
@@ -27,8 +28,13 @@ def test_nights_count_their_sessions_and_come_oldest_first(each_sessions: Sessio
         ]  # fmt: skip
         assert [(one.good, one.void, one.median) for one in found if one.name == "b"] == [(0, 2, None)] * 3
         newest = measurements.nights(db, repo.id, newest=2, name="a")
+        assert newest[0].id is not None
         assert [one.id for one in newest] == made[1:]
         (older,) = measurements.nights(db, repo.id, newest=2, name="a", before=(newest[0].at, newest[0].id))
         assert older.id == made[0]
         assert [len(one) for one in measurements.sessions_of(db, made[:1]).values()] == [5]
-        assert measurements.surroundings(db, made) == {}
+        assert {one.id for one in measurements.nights(db, repo.id, newest=9, ids=False)} == {None}
+        assert measurements.surroundings(db, repo.id, {NOON, NOON + timedelta(days=2)}) == {
+            ("a", "key", NOON): {"kernel": "6.1"}
+        }
+        assert measurements.surroundings(db, repo.id, {NOON}, "b") == {}

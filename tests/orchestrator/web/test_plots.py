@@ -16,7 +16,7 @@ from tests.factories import NOON
 
 def night(day: int, median: float | None, *, spread: float = 0.01, void: int = 0) -> Night:
     at = NOON + timedelta(days=day)
-    return Night(uuid4(), uuid4(), "bench", "s", "k", at, "c" * 40, median, spread, 6 if median else 0, void, "")
+    return Night("bench", "s", "k", at, "c" * 40, median, spread, 6 if median else 0, void, "", uuid4(), uuid4())
 
 
 def made(*lines: Sequence[Night], steps: tuple[Step, ...] = (), changed: str = "kernel: 1 → 2") -> Benchmark:
@@ -37,7 +37,7 @@ def step(ratio: float = 1.13, *, day: int = 2, culprit: str = "") -> Step:
     return Step(ChangePoint("bench", "s", "k", "a" * 40, "b" * 40, *edges, 1.0, ratio, ratio, 2), culprit)
 
 
-def drawn(one: Benchmark, *, tall: bool = False, sessions: dict[UUID, tuple[float, ...]] | None = None):  # type: ignore[no-untyped-def]
+def drawn(one: Benchmark, *, tall: bool = False, sessions: dict[UUID | None, tuple[float, ...]] | None = None):  # type: ignore[no-untyped-def]
     return ElementTree.fromstring(str(plot(one, tall=tall, sessions=sessions)))
 
 
