@@ -4,8 +4,10 @@ Options of the command line come first, then the environment (prefix LAMPNODE_),
 then the defaults here. An unknown variable with our prefix, or an unknown name in the file, stops the start by name.
 """
 
+import difflib
 import os
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -127,7 +129,7 @@ def load(**given: Any) -> Settings:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
-            raise SettingsError(f"{name} is not a setting. Settings are: {', '.join(sorted(known))}.")
+            raise SettingsError(f"{name} is not a setting. {_meant(name, known)}")
     try:
         bare = Settings(**given)
         if bare.config is None:
@@ -159,11 +161,19 @@ def _from_file(path: Path) -> dict[str, Any]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error}.") from None
+    for name in content:
+        if name not in Settings.model_fields:
+            raise SettingsError(
+                f"The settings file {path} names {name}, which is not a setting. {_meant(name, Settings.model_fields)}"
+            )
     return {name: value for name, value in content.items() if f"{PREFIX}{name.upper()}" not in os.environ}
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Settings are: {', '.join(sorted(known))}."
 
 
 def _in_words(problem: Any) -> str:
     name = PREFIX + "_".join(str(part) for part in problem["loc"]).upper()
-    if problem["type"] == "extra_forbidden":
-        return f"{name} is not a setting"
     return f"{name}: {problem['msg']} (found {problem.get('input')!r})"

@@ -1,5 +1,6 @@
 """What every command begins with: settings from options and environment, a database at the right revision."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,7 +40,19 @@ def settings_of(data: Path | None, **given: Any) -> Settings:
             f"The data folder {settings.data} cannot be made: {error.strerror}. Name another one with --data.",
             retry=False,
         ) from None
+    if not os.access(settings.data, os.W_OK | os.X_OK):
+        raise OutsideError(
+            f"The data folder {settings.data} cannot be written: {why_not(settings.data)}. "
+            "Name another one with --data.",
+            retry=False,
+        )
     return settings
+
+
+def why_not(folder: Path) -> str:
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return "its file system is mounted read-only"
+    return f"it belongs to user {folder.stat().st_uid} and this is user {os.geteuid()}"
 
 
 def opened(settings: Settings, process: str) -> Workshop:

@@ -27,7 +27,7 @@ def test_options_come_before_the_environment_before_the_file(tmp_path: Path, mon
 
 def test_a_misspelt_variable_stops_the_start_and_the_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMPNODE_PROT", "1")
-    with pytest.raises(SettingsError, match=r"LAMPNODE_PROT is not a setting.*LAMPNODE_PORT"):
+    with pytest.raises(SettingsError, match=r"LAMPNODE_PROT is not a setting. Did you mean LAMPNODE_PORT\?"):
         settings.load()
 
 
@@ -54,7 +54,7 @@ def test_a_wrong_value_is_named_with_what_was_found(
 def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text('modle = "x"\n')
-    with pytest.raises(SettingsError, match="LAMPNODE_MODLE is not a setting"):
+    with pytest.raises(SettingsError, match=r"node.toml names modle, which is not a setting. Did you mean model\?"):
         settings.load(config=file)
 
 

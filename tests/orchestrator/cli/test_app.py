@@ -1,5 +1,9 @@
 """How commands explain themselves and how they fail: one message, an exit status, no traceback."""
 
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -102,6 +106,44 @@ def test_a_data_folder_that_cannot_be_made_is_an_outside_failure(lamplighter: Co
     (tmp_path / "file").write_text("")
     said = lamplighter("repos", "--data", str(tmp_path / "file" / "data"))
     assert said.status == 3 and "Name another one with --data" in said.err
+
+
+def test_a_data_folder_that_cannot_be_written_is_named_with_the_reason(lamplighter: Command, tmp_path: Path) -> None:
+    with read_only(tmp_path / "data") as (folder, why):
+        said = lamplighter("repos", "--data", str(folder))
+    assert said.status == 3 and f"The data folder {folder} cannot be written: {why}" in said.err
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Also for root, who may write where the folder's permissions say that nobody may."""
+    folder.mkdir()
+    if os.geteuid():
+        folder.chmod(0o500)
+        yield folder, "it belongs to user"
+        return
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", folder], check=True)
+    try:
+        yield folder, "its file system is mounted read-only"
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"prot = 1", "names prot, which is not a setting. Did you mean port?"),
+        (b"quux = 1", "names quux, which is not a setting. Settings are: "),
+        (b"port = ", "cannot be read"),
+        (b"port = '\xff'", "cannot be read"),
+    ],
+)
+def test_what_is_wrong_in_the_settings_file_is_said_with_its_name(
+    content: bytes, told: str, lamplighter: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "config.toml").write_bytes(content)
+    said = lamplighter("repos", "--data", str(tmp_path))
+    assert said.status == 2 and f"The settings file {tmp_path / 'config.toml'} {told}" in said.err
 
 
 def test_a_database_that_does_not_answer_is_an_outside_failure(
