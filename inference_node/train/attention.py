@@ -21,6 +21,9 @@ from inference_node.models.draft_config import DraftLayer
 from inference_node.models.drafter import Attend
 from inference_node.train.batch import Batch
 
+FORMS = 64
+"""Shapes times kinds of layers that one process may compile attention for."""
+
 Keys = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Per layer, keys and values [S, kv_heads, dim] of the context."""
 
@@ -90,9 +93,17 @@ def _flex(batch: Batch, layer: DraftLayer) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def _flex_parts(compiled: bool) -> tuple[Any, Any]:
-    """The attention and the maker of its mask; on a CPU as they are, which is slow and needs no compiler."""
+    """The attention and the maker of its mask; on a CPU as they are, which is slow and needs no compiler.
+
+    They are compiled once for each shape and kind of layer: for all steps of a run, again for judging, again for an arm
+    with other blocks. Torch gives up after eight in a process and goes on without compiling, with all scores in memory:
+    a grid of arms would come to that. From here on it gives up later, and says so.
+    """
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     if not compiled:
         return flex_attention, create_block_mask
+    limits = torch._dynamo.config
+    limits.recompile_limit = max(limits.recompile_limit, FORMS)
+    limits.fail_on_recompile_limit_hit = True
     return torch.compile(flex_attention, dynamic=False), torch.compile(create_block_mask, dynamic=False)

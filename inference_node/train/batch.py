@@ -17,6 +17,9 @@ from inference_node.train.sample import Sample
 PREFIX_KEEPS = 0.9
 """Odds, slot by slot, that a random prefix goes on."""
 
+STRIDE = 1024
+"""Rows by which a step grows where texts are longer than the arm's rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -62,6 +65,12 @@ TENSORS = ("tokens", "document", "position", "anchor", "real", "masked", "wanted
 def candidates(sample: Sample) -> list[int]:
     """Places that may be anchors: the next token is supervised. The last token of a prompt is one, as in serving."""
     return [place - 1 for place in sample.targets if place > 0]
+
+
+def rows_for(arm: Arm, samples: Sequence[Sample]) -> int:
+    """Of a step in which each sample fits: the arm's, or more in large strides, since each number is compiled for."""
+    longest = max((len(sample.tokens) for sample in samples), default=0)
+    return max(arm.rows, -(-longest // STRIDE) * STRIDE if longest > arm.rows else 0)
 
 
 def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Batch:

@@ -16,6 +16,7 @@ from inference_node.models.errors import NodeError
 from inference_node.models.files import find
 from inference_node.train import arm as arms
 from inference_node.train import evaluate, statistics
+from inference_node.train.batch import rows_for
 from inference_node.train.evaluate import Decoded, Forced
 from inference_node.train.features import LocalTarget
 from inference_node.train.provenance import provenance
@@ -116,9 +117,8 @@ def judge(
         raise NodeError("There is no text to judge the drafter on.")
     check_answers(samples)
     source = LocalTarget(target.module, learner.arm.tapped(target.shape.layers), last=False)
-    rows = max(learner.arm.rows, max(len(sample.tokens) for sample in samples))
     # As it is served, whatever it was trained with: the text's own tokens behind an anchor, every other slot masked.
-    served_as = {"loss": "data", "corruption": "full", "rows": rows}
+    served_as = {"loss": "data", "corruption": "full", "rows": rows_for(learner.arm, samples)}
     learner = replace(learner, arm=learner.arm.model_copy(update=served_as))
     forced = evaluate.forced(learner, source, samples)
     told(f"{name}: forced tau {forced.tau:.3f}, slots {' '.join(f'{one:.3f}' for one in forced.accuracy)}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from inference_node.train.batch import Batch
+from inference_node.train.batch import Batch, rows_for
 from inference_node.train.evaluate import Decoded
 from inference_node.train.features import Source, packed
 from inference_node.train.sample import Sample, check_answers
@@ -27,7 +27,7 @@ def replay(learner: Learner, source: Source, samples: Sequence[Sample]) -> list[
     check_answers(samples)
     learner.module.eval()
     found: list[Decoded] = []
-    rows = max(learner.arm.rows, max((len(sample.tokens) for sample in samples), default=0))
+    rows = rows_for(learner.arm, samples)
     for group in _groups(samples, rows):
         found += _together(learner, source, group, rows)
     learner.module.train()

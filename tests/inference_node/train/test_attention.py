@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
+from inference_node.models.draft_config import DraftLayer
 from inference_node.models.target import Forwarded
 from inference_node.speculate.dflash import DFlashDrafter
 from inference_node.train import arm as arms
+from inference_node.train import attention
 from inference_node.train.batch import Batch, pack
 from inference_node.train.step import Learner
 from tests.inference_node.train.conftest import random_samples
@@ -90,3 +95,39 @@ def test_a_block_sees_no_other_sample_and_no_other_block(loaded) -> None:
     after = learner.hidden(batch, changed)
     assert torch.equal(after[~of & batch.real], before[~of & batch.real])
     assert not torch.equal(after[of & batch.real], before[of & batch.real])
+
+
+def test_attention_is_compiled_once_for_all_texts_of_a_shape_and_never_given_up_in_silence(monkeypatch) -> None:
+    """Known trap: after eight shapes torch goes on without compiling, with all scores in memory, and only warns."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(attention, "FORMS", 2)
+    torch._dynamo.reset()
+    counters.clear()
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=False), torch.no_grad():
+        parts = attention._flex_parts.__wrapped__(True)
+        monkeypatch.setattr(attention, "_flex_parts", lambda compiled: parts)
+        for rows, forms in ((160, 1), (192, 2)):
+            arm = arms.made({"block": 4, "rows": rows, "anchors": 8})
+            for seed in range(2):
+                batch = pack(random_samples(LENGTHS, seed=seed), arm, torch.Generator().manual_seed(seed))
+                plain, flex = (attended(batch, flex=flex) for flex in (False, True))
+                assert torch.allclose(plain[batch.real], flex[batch.real], atol=1e-5)
+            assert counters["stats"]["unique_graphs"] == 2 * forms, "a mask and an attention for each"
+        with pytest.raises(torch._dynamo.exc.FailOnRecompileLimitHit):
+            attended(
+                pack(random_samples(LENGTHS), arms.made({"block": 4, "rows": 224, "anchors": 8}), generator()),
+                flex=True,
+            )
+    torch._dynamo.reset()
+
+
+def attended(batch: Batch, *, flex: bool) -> torch.Tensor:
+    """One layer over random rows, which depend on the shapes alone."""
+    rows, (blocks, block) = len(batch.tokens), batch.masked.shape
+    q, *kv = (torch.randn(blocks, block, heads, 16, generator=generator()) for heads in (4, 2, 2))
+    keys = [tuple(torch.randn(rows, 2, 16, generator=generator()) for _ in range(2))]
+    return attention.over(batch, [DraftLayer(window=None, causal=True)], keys, flex=flex)(0, q, *kv)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(4)
