@@ -5,9 +5,10 @@ They come from the environment (prefix LAMPLIGHTER_), then from a TOML file
 variable with our prefix stops the start, naming it: a misspelt setting must not pass in silence.
 """
 
+import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -100,6 +101,7 @@ class Settings(BaseSettings):
     model_url: str = ""  # empty: evidence only
     model_name: str = ""
     model_key_file: Path | None = None
+    model_beside: Listed = ()  # hosts of `model_url` that are this machine, as loopback always is
     model_tools: Literal["auto", "native", "text"] = "auto"  # auto: the endpoint is asked
     model_temperature: float | None = Field(None, ge=0, le=2)  # None: the server's own
     default_focuses: Literal["all", "none"] = "all"  # of reviews that name none
@@ -110,7 +112,7 @@ class Settings(BaseSettings):
 
     @field_validator(
         "allowed_hosts", "allowed_roots", "git_schemes", "sandbox_images", "sandbox_mounts", "sandbox_env",
-        "egress_hosts", "egress_allow_ranges", mode="before",
+        "egress_hosts", "egress_allow_ranges", "model_beside", mode="before",
     )  # fmt: skip
     @classmethod
     def split_commas(cls, value: Any) -> Any:
@@ -147,7 +149,7 @@ def load(**given: Any) -> Settings:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in os.environ:
         if name.startswith(PREFIX) and name not in known:
-            raise SettingsError(f"{name} is not a setting. Settings are: {', '.join(sorted(known))}.")
+            raise SettingsError(f"{name} is not a setting. {meant(name, known)}")
     try:
         bare = Settings(**given)
         file = bare.config or bare.data / "config.toml"
@@ -162,9 +164,19 @@ def from_file(path: Path, *, environment: Mapping[str, str] = os.environ) -> dic
     """The file's settings, without those that the environment also gives. Raises `SettingsError`."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error}.") from None
+    for name in content:
+        if name not in Settings.model_fields:
+            raise SettingsError(
+                f"The settings file {path} names {name}, which is not a setting. {meant(name, Settings.model_fields)}"
+            )
     return {name: value for name, value in content.items() if f"{PREFIX}{name.upper()}" not in environment}
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"Did you mean {near[0]}?" if near else f"Settings are: {', '.join(sorted(known))}."
 
 
 def in_words(problem: Any) -> str:

@@ -37,7 +37,7 @@ QUEUE = "reviews"
 WAKE_EXPIRES_S = 600  # a worker that was busy longer has looked at the table since
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 NODE_NOTE = "node on this machine"
-BESIDE_IN_COMPOSE = "node"  # the name that compose.yaml gives to a node in one of its profiles
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RECORDING = "recording:"  # instead of an endpoint's address
 
 
@@ -277,7 +277,7 @@ def focuses(settings: Settings) -> dict[str, Focus]:
 def note_of(settings: Settings) -> str:
     """What must stand on every measurement: with a node on the same machine there are no verdicts."""
     host = urlsplit(settings.model_url).hostname if settings.model_url else None
-    return NODE_NOTE if host in ("127.0.0.1", "localhost", "::1", BESIDE_IN_COMPOSE) else ""
+    return NODE_NOTE if host in (*LOOPBACK, *map(str.lower, settings.model_beside)) else ""
 
 
 def machine_id(settings: Settings) -> str:

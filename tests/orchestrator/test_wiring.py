@@ -62,17 +62,24 @@ def test_a_mistake_in_a_dropped_file_stops_the_start_naming_file_and_key(tmp_pat
         ("http://127.0.0.1:8751", True),
         ("http://localhost:8751/v1", True),
         ("http://[::1]:8751", True),
-        (f"http://{wiring.BESIDE_IN_COMPOSE}:8751", True),
+        ("http://Node:8751", True),
+        ("http://10.8.0.1:8751", True),
         ("http://10.8.0.2:8751", False),
         ("https://node.example.com", False),
     ],
 )
 def test_measurements_say_when_a_node_thinks_on_the_same_machine(tmp_path: Path, url: str, here: bool) -> None:
-    assert wiring.note_of(Settings(data=tmp_path, model_url=url)) == (wiring.NODE_NOTE if here else "")
+    settings = Settings(data=tmp_path, model_url=url, model_beside=("NODE", "10.8.0.1"))
+    assert wiring.note_of(settings) == (wiring.NODE_NOTE if here else "")
 
 
-def test_compose_gives_its_nodes_that_name() -> None:
+def test_only_the_operator_says_which_other_names_are_this_machine(tmp_path: Path) -> None:
+    assert wiring.note_of(Settings(data=tmp_path, model_url="http://node:8751")) == ""
+
+
+def test_compose_knows_the_name_that_it_gives_to_its_nodes() -> None:
     services = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    assert services["worker"]["environment"]["LAMPLIGHTER_MODEL_BESIDE"] == "${LAMPLIGHTER_MODEL_BESIDE:-node}"
     beside = [one for name, one in services.items() if name.startswith(("node-", "llama-"))]
     assert len(beside) == 5
-    assert all(one["networks"]["outside"]["aliases"] == [wiring.BESIDE_IN_COMPOSE] for one in beside)
+    assert all(one["networks"]["outside"]["aliases"] == ["node"] for one in beside)
