@@ -92,8 +92,8 @@ class Places:
     each: int  # nights that share a place
 
     def x(self, place: int) -> float:
-        number = -(-len(self.times) // self.each)
-        return round(EDGE + place / (number - 1) * (100 - 2 * EDGE), 2) if number > 1 else 50.0
+        last = (len(self.times) - 1) // self.each
+        return EDGE + place / last * (100 - 2 * EDGE) if last else 50.0
 
     def of(self, at: datetime) -> int:
         return min(bisect_left(self.times, at), len(self.times) - 1) // self.each
@@ -126,10 +126,11 @@ def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Mar
     good = [one for one in line if one.middle is not None]
     if not good:
         return
-    across = [places.x(one.at) for one in good]
-    upper = joined(across, [scale.y(one.high) for one in good])
-    lower = joined(reversed(across), [scale.y(one.low) for one in reversed(good)])
-    middle = joined(across, [scale.y(one.middle or 0.0) for one in good])
+    low, per_unit = scale.low, (BOTTOM - TOP) / (scale.high - scale.low)
+    xs = [f"{places.x(one.at):.2f}" for one in good]
+    upper = joined(xs, [BOTTOM - (one.high - low) * per_unit for one in good])
+    lower = joined(reversed(xs), [BOTTOM - (one.low - low) * per_unit for one in reversed(good)])
+    middle = joined(xs, [BOTTOM - ((one.middle or 0.0) - low) * per_unit for one in good])
     yield Markup(
         '<svg class="lines" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
         f'<polygon class="band" points="{upper} {lower}"/>'
@@ -147,7 +148,7 @@ def marks(line: Sequence[Dot], places: Places, scale: Scale, unit: str) -> Itera
         if kind:
             height = BOTTOM + 4 if one.middle is None else scale.y(one.middle)
             yield Markup('<circle class="{}" cx="{}%" cy="{}%" r="{}"><title>{}</title></circle>').format(
-                kind, places.x(one.at), height, 4 if kind == "last" else 3, of_night(one, unit)
+                kind, round(places.x(one.at), 2), height, 4 if kind == "last" else 3, of_night(one, unit)
             )
 
 
@@ -167,7 +168,7 @@ def single_sessions(
     if not sessions:
         return
     for night in (night for line in lines for night in line.nights if night.id in sessions):
-        across = places.x(places.of(night.at))
+        across = round(places.x(places.of(night.at)), 2)
         for value in sessions[night.id]:
             yield Markup(f'<circle class="session" cx="{across}%" cy="{scale.y(value)}%" r="2"/>')
 
@@ -175,7 +176,7 @@ def single_sessions(
 def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
     """Where another machine key begins."""
     for line in lines[1:]:
-        across = places.x(places.of(line.nights[0].at))
+        across = round(places.x(places.of(line.nights[0].at)), 2)
         said = f"{line.nights[0].at:%d %b %Y}: {visible('; '.join(line.changed) or 'another machine key')}"
         yield Markup(
             '<g class="key"><line x1="{0}%" x2="{0}%" y1="{1}" y2="{2}%"/><title>{3}</title>{4}</g>'
@@ -186,7 +187,7 @@ def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
 
 
 def step_marks(step: Step, places: Places, tall: bool) -> Iterator[Markup]:
-    across = places.x(places.of(step.point.to_at))
+    across = round(places.x(places.of(step.point.to_at)), 2)
     slower = step.point.ratio > 1
     arrow = "▲" if slower else "▼"
     words = f"{arrow} {share(step.point.ratio)}" if tall else arrow
@@ -228,8 +229,8 @@ def dates(times: Sequence[datetime]) -> Iterator[Markup]:
         yield Markup(f'<text class="date" x="{across}%" y="99%" text-anchor="{anchor}">{times[place]:%-d %b %Y}</text>')
 
 
-def joined(across: Iterable[float], down: Iterable[float]) -> str:
-    return " ".join([f"{x},{y}" for x, y in zip(across, down, strict=True)])
+def joined(across: Iterable[str], down: Iterable[float]) -> str:
+    return " ".join([f"{x},{y:.2f}" for x, y in zip(across, down, strict=True)])
 
 
 # In words -----------------------------------------------------------------------------------------
