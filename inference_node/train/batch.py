@@ -73,22 +73,42 @@ def rows_for(arm: Arm, samples: Sequence[Sample]) -> int:
     return max(arm.rows, -(-longest // STRIDE) * STRIDE if longest > arm.rows else 0)
 
 
-def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Batch:
-    """Put whole samples side by side and draw anchors among their candidates. They must fit arm.rows."""
-    rows, block = arm.rows, arm.block
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Whole samples side by side: what a batch says of its S places."""
+
+    tokens: torch.Tensor
+    document: torch.Tensor
+    position: torch.Tensor
+    starts: tuple[int, ...]  # place of each sample's first token
+
+
+def side_by_side(samples: Sequence[Sample], rows: int) -> Row:
+    """They must fit the rows."""
     tokens, document = torch.zeros(rows, dtype=torch.int64), torch.full((rows,), -1, dtype=torch.int64)
-    position, supervised = torch.zeros(rows, dtype=torch.int64), torch.zeros(rows, dtype=torch.bool)
-    start, possible = 0, []
+    position = torch.zeros(rows, dtype=torch.int64)
+    starts = []
+    end = 0
     for number, sample in enumerate(samples):
-        end = start + len(sample.tokens)
+        start, end = end, end + len(sample.tokens)
         if end > rows:
             raise ValueError(f"{len(samples)} samples do not fit {rows} rows")
         tokens[start:end] = torch.tensor(sample.tokens)
         document[start:end] = number
         position[start:end] = torch.arange(end - start)
+        starts.append(start)
+    return Row(tokens, document, position, tuple(starts))
+
+
+def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Batch:
+    """Put whole samples side by side and draw anchors among their candidates. They must fit arm.rows."""
+    rows, block = arm.rows, arm.block
+    row = side_by_side(samples, rows)
+    document = row.document
+    supervised, possible = torch.zeros(rows, dtype=torch.bool), []
+    for start, sample in zip(row.starts, samples, strict=True):
         supervised[[start + place for place in sample.targets]] = True
         possible += [start + place for place in candidates(sample)]
-        start = end
     chosen = torch.randperm(len(possible), generator=generator)[: arm.anchors].sort().values
     anchor = torch.zeros(arm.anchors, dtype=torch.int64)
     anchor[: len(chosen)] = torch.tensor(possible, dtype=torch.int64)[chosen]
@@ -99,7 +119,7 @@ def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Bat
     same = inside & (document[place] == document[anchor][:, None]) & real[:, None]
     masked = _masked(arm, generator)
     return Batch(
-        tokens, document, position, anchor, real,
+        row.tokens, document, row.position, anchor, real,
         masked=masked | ~same,
         wanted=same & supervised[place] & masked,
         samples=tuple(samples),
@@ -135,23 +155,25 @@ def batches(samples: Sequence[Sample], arm: Arm, first: int = 0) -> Iterator[Bat
     step, epoch = 0, 0
     while True:
         order = torch.randperm(len(usable), generator=_generator(arm.seed, 1, epoch)).tolist()
-        for group in _groups([usable[i] for i in order], arm.rows):
+        for group in groups([usable[i] for i in order], arm.rows):
             if step >= first:
                 yield pack(group, arm, _generator(arm.seed, 2, step))
             step += 1
         epoch += 1
 
 
-def _groups(samples: Sequence[Sample], rows: int) -> Iterator[list[Sample]]:
+def groups(samples: Sequence[Sample], rows: int, most: int = 0) -> Iterator[list[Sample]]:
+    """In order, as many in each as fit the rows, and no more than `most` where that is given."""
     group: list[Sample] = []
     left = rows
     for sample in samples:
-        if len(sample.tokens) > left:
+        if group and (len(sample.tokens) > left or len(group) == most):
             yield group
             group, left = [], rows
         group.append(sample)
         left -= len(sample.tokens)
-    yield group
+    if group:
+        yield group
 
 
 def _generator(*parts: int) -> torch.Generator:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, zip_longest
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_node.train import arm as arms
-from inference_node.train.batch import batches, candidates, pack
+from inference_node.train.batch import STRIDE, batches, candidates, groups, pack, rows_for
 from inference_node.train.sample import Sample
 from tests.inference_node.train.conftest import random_samples
 
@@ -90,3 +90,22 @@ def test_every_sample_that_fits_comes_once_an_epoch() -> None:
         if len(found) >= 5:
             break
     assert sorted(found[:5]) == ["s0", "s1", "s2", "s3", "s4"], "the one of 200 tokens does not fit 128 rows"
+
+
+@given(st.lists(st.integers(1, 128), max_size=30), st.integers(1, 9))
+def test_samples_stand_together_in_order_as_many_as_fit(lengths: list[int], most: int) -> None:
+    samples = [Sample(str(i), (0,) * length, ()) for i, length in enumerate(lengths)]
+    found = list(groups(samples, 128, most))
+    assert [sample for group in found for sample in group] == samples
+    for group, after in zip_longest(found, found[1:]):
+        tokens = sum(len(sample.tokens) for sample in group)
+        assert tokens <= 128 and 0 < len(group) <= most
+        assert after is None or len(group) == most or tokens + len(after[0].tokens) > 128
+
+
+def test_rows_are_the_arms_and_grow_in_strides_only_for_longer_texts() -> None:
+    """Attention is compiled for each number of rows: texts a little longer must not each cost a minute."""
+    assert rows_for(ARM, random_samples((128, 5))) == rows_for(ARM, []) == 128
+    assert [rows_for(ARM, random_samples((length,))) for length in (129, STRIDE, STRIDE + 1)] == [
+        STRIDE, STRIDE, 2 * STRIDE,
+    ]  # fmt: skip
