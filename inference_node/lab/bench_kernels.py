@@ -30,9 +30,9 @@ from inference_node.kernels.plain.linear import ROWS, feed
 from inference_node.kernels.plain.packed import Weight, pack_int8, pack_mxfp4
 from inference_node.kernels.plain.route import plan as room_for
 from inference_node.lab import figures
+from inference_node.lab.replayed import Call, replayed_us
 from inference_node.lab.shapes import SHAPES, Shape
 
-Call = Callable[[], Any]
 WOKEN = ((8, 1), (31, ROWS), (47, ROWS), (88, ROWS), (102, ROWS))
 """Distinct experts, and the rows that wake them."""
 
@@ -119,21 +119,8 @@ def measure(case: Case, device: torch.device, repeat: int) -> Measured:
         return Measured(case.name, statistics.median(times) * 1e6, case.bytes, 0)
     torch.cuda.synchronize()
     launches = _launches(case.calls[0])
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     turns = list(case.calls) * max(1, LAUNCHES_IN_TURN // len(case.calls))
-    with torch.cuda.graph(graph, stream=stream):
-        for call in turns:
-            call()
-    graph.replay()
-    times = []
-    for _ in range(repeat):
-        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before.record()
-        graph.replay()
-        after.record()
-        after.synchronize()
-        times.append(before.elapsed_time(after) * 1e3 / len(turns))
-    return Measured(case.name, statistics.median(times), case.bytes, launches)
+    return Measured(case.name, replayed_us(turns, repeat=repeat), case.bytes, launches)
 
 
 def copy_tb_s(device: torch.device) -> float:

@@ -31,9 +31,8 @@ from inference_node.kernels.triton import gated_delta_prefill as fast_prefill
 from inference_node.kernels.triton import kv_write as fast_write
 from inference_node.kernels.triton import paged_attention as fast_paged
 from inference_node.kernels.triton import prefill_attention as fast_rows
+from inference_node.lab.replayed import DEVICE, apart, bf16, replayed_us, word
 
-DEVICE = torch.device("cuda")
-BF16 = torch.bfloat16
 BLOCK, KEY_HEADS, HEADS, WIDTH = 16, 16, 32, 128
 CHANNELS = 2 * KEY_HEADS * WIDTH + HEADS * WIDTH
 FOUND: dict[str, Any] = {}
@@ -65,51 +64,23 @@ def words_of(*values: int) -> Any:
 def timed(name: str, calls: Sequence[Callable[[], Any]], size: float, repeat: int = 12) -> None:
     """Microseconds of one call and its TB/s."""
     try:
-        calls[0]()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for call in calls:
-                call()
-        graph.replay()
-        spent = []
-        for _ in range(repeat):
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            graph.replay()
-            last.record()
-            torch.cuda.synchronize()
-            spent.append(first.elapsed_time(last))
-        us = sorted(spent)[repeat // 2] * 1e3 / len(calls)
+        us = replayed_us(calls, repeat=repeat)
         note(name, [round(us, 2), round(size / us / 1e6, 3)])
     except Exception as error:
         note(name, f"{type(error).__name__}: {error}"[:200])
 
 
-def word(value: int) -> torch.Tensor:
-    return torch.tensor([value], dtype=torch.int32, device=DEVICE)
-
-
-def random(*shape: int, scale: float = 1.0) -> torch.Tensor:
-    return (torch.randn(*shape, device=DEVICE) * scale).to(BF16)
-
-
-def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Largest difference over the largest value."""
-    return round(float((found.float() - expected.float()).abs().max() / expected.float().abs().max()), 6)
-
-
 def delta_weights() -> DeltaWeights:
     rate, shift = torch.rand(HEADS, device=DEVICE) * 0.3 + 0.01, torch.randn(HEADS, device=DEVICE)
-    return DeltaWeights(random(CHANNELS, 4, scale=0.4), rate, shift)
+    return DeltaWeights(bf16(CHANNELS, 4, scale=0.4), rate, shift)
 
 
 def attention() -> None:
     heads, kv_heads, dim = 16, 2, 256
-    q, gate = random(BLOCK, heads, dim), random(BLOCK, heads, 2, dim)[:, :, 1]
+    q, gate = bf16(BLOCK, heads, dim), bf16(BLOCK, heads, 2, dim)[:, :, 1]
     bounds = plain_paged.split_bounds(131072 + 256, DEVICE)
     room = plain_paged.parts(bounds, BLOCK, heads, dim)
-    pages = random(10 * 68, 2, kv_heads, 256, dim)
+    pages = bf16(10 * 68, 2, kv_heads, 256, dim)
 
     def run(module: Any, start: int, valid: int, query: torch.Tensor, gates: torch.Tensor, table: torch.Tensor,
             layer: torch.Tensor, **more: Any) -> torch.Tensor:  # fmt: skip
@@ -163,10 +134,10 @@ def attention() -> None:
 
 def drafter() -> None:
     heads, kv_heads, dim, layers = 32, 8, 128, 6
-    q = random(BLOCK, heads, dim)
+    q = bf16(BLOCK, heads, dim)
     bounds = plain_paged.split_bounds(131072 + 256, DEVICE)
     room = plain_paged.parts(bounds, BLOCK, heads, dim)
-    pages = random(layers, 70, 2, kv_heads, 256, dim)
+    pages = bf16(layers, 70, 2, kv_heads, 256, dim)
     table = torch.arange(70, device=DEVICE).to(torch.int32)
     out, twin = torch.empty_like(q), torch.empty_like(q)
     for name, causal, window in (("full", False, None), ("sliding", True, 4096)):
@@ -187,12 +158,12 @@ def drafter() -> None:
                 ],
                 2 * kv_heads * dim * 2 * (window or 16000),
             )  # fmt: skip
-    weights = [random(layers, 2, kv_heads * dim, 2048, scale=0.02) for _ in range(3)]
+    weights = [bf16(layers, 2, kv_heads * dim, 2048, scale=0.02) for _ in range(3)]
     norms = torch.rand(layers, dim, device=DEVICE) + 0.5
     rope = plain_write.rope_table(torch.rand(dim // 2, device=DEVICE), 1.0, 17000)
     tables = table.expand(layers, -1)
     k_pages, v_pages = pages[:, :, 0], pages[:, :, 1]
-    context = random(BLOCK, 2048)
+    context = bf16(BLOCK, 2048)
     for module in (fast_context, plain_context):
         module.write(context, weights[0], norms, rope, tables, word(300), word(9), k_pages, v_pages, 1e-6)
         FOUND.setdefault("kept", []).append(pages[:, 1:2].clone())
@@ -210,7 +181,7 @@ def drafter() -> None:
             ],
             weights[0].numel() * 2,
         )
-    many = random(8192, 2048)
+    many = bf16(8192, 2048)
     words = words_of(0, 8192)
     for cut in ((64, 64, 4, 3), (128, 64, 8, 3)):
         timed(f"context.prefill.{cut}", [lambda cut=cut: fast_context.write(
@@ -223,7 +194,7 @@ def small() -> None:
     settle: Any = fast_accept.accept
     heads, kv_heads, dim = 16, 2, 256
     rope = plain_write.rope_table(torch.rand(32, device=DEVICE), 1.0, 17000)
-    wide = random(BLOCK, 2 * heads * dim + 2 * kv_heads * dim)
+    wide = bf16(BLOCK, 2 * heads * dim + 2 * kv_heads * dim)
     q = wide[:, : 2 * heads * dim].view(BLOCK, heads, 2, dim)[:, :, 0]
     k = wide[:, 2 * heads * dim :][:, : kv_heads * dim].view(BLOCK, kv_heads, dim)
     v = wide[:, -kv_heads * dim :].view(BLOCK, kv_heads, dim)
@@ -231,8 +202,8 @@ def small() -> None:
     table = torch.arange(70, device=DEVICE).to(torch.int32)
     found = []
     for module in (fast_write, plain_write):
-        pages = torch.zeros(70, 2, kv_heads, 256, dim, dtype=BF16, device=DEVICE)
-        out = torch.empty(BLOCK, heads, dim, dtype=BF16, device=DEVICE)
+        pages = torch.zeros(70, 2, kv_heads, 256, dim, dtype=torch.bfloat16, device=DEVICE)
+        out = torch.empty(BLOCK, heads, dim, dtype=torch.bfloat16, device=DEVICE)
         module.write(q, k, v, *norms, rope, table, word(250), word(BLOCK), pages[:, 0], pages[:, 1], out, 1e-6)
         found.append((out, pages))
     note("write.apart", [apart(f, t) for f, t in zip(*found, strict=True)])
@@ -249,16 +220,17 @@ def small() -> None:
 
 def prefill() -> None:
     weights, n = delta_weights(), 8192
-    x, b, a = random(n, CHANNELS), random(n, HEADS), random(n, HEADS)
+    x, b, a = bf16(n, CHANNELS), bf16(n, HEADS), bf16(n, HEADS)
     found = []
     for module in (fast_prefill, plain_prefill):
         state = torch.zeros(HEADS, WIDTH, WIDTH, device=DEVICE)
-        tail, out = random(3, CHANNELS) * 0, torch.full((1024, HEADS, WIDTH), float("nan"), dtype=BF16, device=DEVICE)
+        tail = torch.zeros(3, CHANNELS, dtype=torch.bfloat16, device=DEVICE)
+        out = torch.full((1024, HEADS, WIDTH), float("nan"), dtype=torch.bfloat16, device=DEVICE)
         module.prefill(x[:1024], b[:1024], a[:1024], weights, 1000, state, tail, out)
         found.append((out, state, tail))
     note("prefill.apart", [apart(f, t) for f, t in zip(*found, strict=True)])
-    state, tail = torch.zeros(HEADS, WIDTH, WIDTH, device=DEVICE), random(3, CHANNELS)
-    out = torch.empty(n, HEADS, WIDTH, dtype=BF16, device=DEVICE)
+    state, tail = torch.zeros(HEADS, WIDTH, WIDTH, device=DEVICE), bf16(3, CHANNELS)
+    out = torch.empty(n, HEADS, WIDTH, dtype=torch.bfloat16, device=DEVICE)
     pieces = [(state.clone(), tail.clone()) for _ in range(2)]
     fast_prefill.prefill(x[:1024], b[:1024], a[:1024], weights, 1024, *pieces[0], out[:1024])
     other = torch.empty_like(out[:1024])
@@ -275,8 +247,8 @@ def prefill() -> None:
         torch.cuda.synchronize()
     note("prefill.kernels_us", {e.key: round(e.device_time_total) for e in profile.key_averages()})
     heads, kv_heads, dim = 16, 2, 256
-    q, gate = random(n, heads, dim), random(n, heads, 2, dim)[:, :, 1]
-    pages = random(40, 2, kv_heads, 256, dim)
+    q, gate = bf16(n, heads, dim), bf16(n, heads, 2, dim)[:, :, 1]
+    pages = bf16(40, 2, kv_heads, 256, dim)
     table = torch.randperm(40, device=DEVICE).to(torch.int32)
     read, twin = (torch.full_like(q, float("nan")) for _ in range(2))
     for module, to in ((fast_rows, read), (plain_rows, twin)):

@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +33,8 @@ from inference_node.kernels.triton import gated_delta_step as fast_delta
 from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.linear import linear
 from inference_node.kernels.triton.tiles import Tile
+from inference_node.lab.replayed import DEVICE, apart, bf16, replayed_us, word
 
-DEVICE = "cuda"
 BLOCK, KEY_HEADS, HEADS, DIM = 16, 16, 32, 128
 CHANNELS = 2 * KEY_HEADS * DIM + HEADS * DIM
 WIDE = [
@@ -179,38 +178,6 @@ def _compile(index: int) -> tuple[str, str]:
 # Checking and timing.
 
 
-def _timed(calls: Sequence[Callable[[], Any]], first: Callable[[], Any] | None = None, repeat: int = 7) -> float:
-    """Microseconds of one call in a captured graph."""
-    if first is not None:
-        first()
-    calls[0]()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        if first is not None:
-            first()
-        for call in calls:
-            call()
-    graph.replay()
-    spent = []
-    for _ in range(repeat):
-        before, after = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before.record()
-        graph.replay()
-        after.record()
-        after.synchronize()
-        spent.append(before.elapsed_time(after) * 1e3 / len(calls))
-    return statistics.median(spent)
-
-
-def _bf16(*shape: int, scale: float = 1.0) -> torch.Tensor:
-    return (torch.randn(*shape, device=DEVICE) * scale).to(torch.bfloat16)
-
-
-def _int(value: int) -> torch.Tensor:
-    return torch.tensor([value], dtype=torch.int32, device=DEVICE)
-
-
 def _packed(kind: str, weight: torch.Tensor) -> Weight:
     if kind == "bf16":
         return Weight(weight)
@@ -220,19 +187,15 @@ def _packed(kind: str, weight: torch.Tensor) -> Weight:
     return Weight(torch.stack([part.data for part in parts]), torch.stack([part.scale for part in parts]))
 
 
-def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
-    return round(float((found.float() - expected.float()).abs().max() / expected.float().abs().max()), 6)
-
-
 def _deltas(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
     rate, shift = torch.rand(HEADS, device=DEVICE) * 0.3 + 0.01, torch.randn(HEADS, device=DEVICE)
-    weights, tokens = DeltaWeights(_bf16(CHANNELS, 4, scale=0.4), rate, shift), 64
-    x, b, a = _bf16(tokens, CHANNELS), _bf16(tokens, HEADS), _bf16(tokens, HEADS)
+    weights, tokens = DeltaWeights(bf16(CHANNELS, 4, scale=0.4), rate, shift), 64
+    x, b, a = bf16(tokens, CHANNELS), bf16(tokens, HEADS), bf16(tokens, HEADS)
 
     def memory() -> DeltaMemory:
         return plain_delta.memory(
             block=BLOCK, key_heads=KEY_HEADS, heads=HEADS, width=DIM, value_width=DIM, dtype=torch.bfloat16,
-            device=torch.device(DEVICE),
+            device=DEVICE,
         )  # fmt: skip
 
     def walk(module: Any, plan: Sequence[tuple[int, int]], keep: Keep) -> tuple[torch.Tensor, torch.Tensor]:
@@ -244,12 +207,12 @@ def _deltas(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
             for row, y in zip(rows, (x, b, a), strict=True):
                 row[:valid] = y[at : at + valid]
             out = torch.full((BLOCK, HEADS, DIM), float("nan"), dtype=torch.bfloat16, device=DEVICE)
-            given = (*rows, weights, own, _int(slot), _int(fold))
+            given = (*rows, weights, own, word(slot), word(fold))
             if keep in (Keep.FOLD, Keep.SNAPSHOTS):
-                module.step(*given, _int(valid), out, keep=keep, snapshots=shots)
+                module.step(*given, word(valid), out, keep=keep, snapshots=shots)
             else:
-                module.step(*given, _int(valid), out, keep=Keep.NOTHING)
-                module.step(*given, _int(kept), out.clone(), keep=Keep.LAST)
+                module.step(*given, word(valid), out, keep=Keep.NOTHING)
+                module.step(*given, word(kept), out.clone(), keep=Keep.LAST)
             read[at : at + kept] = out[:kept]
             at, fold, slot = at + kept, kept, 1 - slot
         return read[:40], own.state[slot].clone()
@@ -259,7 +222,7 @@ def _deltas(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
     twin = walk(plain_delta, [(1, 1)] * 40, Keep.FOLD)
     memories = [memory() for _ in range(30)]
     marks = torch.zeros(30, plain_delta.marks_for(KEY_HEADS, HEADS), dtype=torch.int32, device=DEVICE)
-    wide = _bf16(BLOCK, CHANNELS + HEADS * DIM + 2 * HEADS)
+    wide = bf16(BLOCK, CHANNELS + HEADS * DIM + 2 * HEADS)
     rows = (wide[:, :CHANNELS], wide[:, -2 * HEADS : -HEADS], wide[:, -HEADS:])
     out = torch.empty(BLOCK, HEADS, DIM, dtype=torch.bfloat16, device=DEVICE)
     for index, (v_tile, enter) in enumerate(DELTAS):
@@ -271,17 +234,17 @@ def _deltas(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
             for f, o in zip(walk(fast_delta, plan, keep), ones, strict=True)
         ]
         again = all(torch.equal(walk(fast_delta, plan, Keep.FOLD)[1], ones[1]) for _ in range(5))
-        apart = [_apart(f, t) for f, t in zip(ones, twin, strict=True)]
-        right = all(bits) and again and max(apart) < 0.02
+        distances = [apart(f, t) for f, t in zip(ones, twin, strict=True)]
+        right = all(bits) and again and max(distances) < 0.02
         found = []
         for valid, fold in ((1, 1), (16, 0), (16, 5)):
-            words = (_int(0), _int(fold), _int(valid))
+            words = (word(0), word(fold), word(valid))
             turn = [
                 partial(fast_delta.step, *rows, weights, m, *words, out, marks=mark)
                 for m, mark in zip(memories, marks, strict=True)
             ]
-            found.append(round(_timed(turn, marks.zero_), 2))
-        tell(f"delta.v{v_tile}.e{enter}", [*found, f"a row {(found[2] - found[1]) / 5:.3f}", bits, again, apart])
+            found.append(round(replayed_us(turn, first=marks.zero_), 2))
+        tell(f"delta.v{v_tile}.e{enter}", [*found, f"a row {(found[2] - found[1]) / 5:.3f}", bits, again, distances])
         if right:
             scores.append((found[0] + found[2], index))
     if scores:
@@ -294,15 +257,15 @@ def _linears(tell: Callable[[str, Any], None], best: dict[str, Any]) -> None:
         for name, candidates in (("wide", WIDE), ("narrow", NARROW)):
             totals: dict[int, float] = {}
             for n, k in SHAPES[name]:
-                weights = [_packed(kind, _bf16(n, k, scale=0.02)) for _ in range(12)]
-                x, out = _bf16(ROWS, k), _bf16(ROWS, n)
+                weights = [_packed(kind, bf16(n, k, scale=0.02)) for _ in range(12)]
+                x, out = bf16(ROWS, k), bf16(ROWS, n)
                 given: dict[str, Any] = {"squares": torch.ones(ROWS, k // 16, device=DEVICE)}
                 if name == "narrow":
                     given = {"residual": out}
                 for index, tile in enumerate(candidates):
                     try:
                         found = [
-                            round(_timed([partial(linear, x, w, _int(rows), out, tile=tile, **given)
+                            round(replayed_us([partial(linear, x, w, word(rows), out, tile=tile, **given)
                                           for w in weights * 3]), 2)
                             for rows in (1, ROWS)
                         ]  # fmt: skip
