@@ -18,7 +18,7 @@ from orchestrator.services import bases, histories, pairs
 from orchestrator.services.bases import Built
 from orchestrator.services.histories import CHANGE_POINT
 from orchestrator.services.job import UNWANTED, Job, StepRun
-from orchestrator.store import comparisons
+from orchestrator.store import comparisons, measurements
 from orchestrator.store.comparisons import ChangePointRow
 from review_agents.ports import Checkout, CommandFailed, RepoProblem
 from review_agents.records import Candidate, Verdict
@@ -47,6 +47,7 @@ class Found:
 
     point: ChangePoint
     search: Bisection | None
+    tonight: bool = False  # this review has confirmed it
 
 
 def of_series(job: Job, run: StepRun, head: Built, found: Sequence[Comparison]) -> list[Found]:
@@ -298,6 +299,7 @@ def of_tonight(alarms: Sequence[Comparison], searched: Mapping[str, Bisection], 
                 points_after=1,
             ),
             searched.get(one.name),
+            tonight=True,
         )
         for one in alarms
         if (best := one.outcome.best) is not None
@@ -308,6 +310,9 @@ def keep(db: Database, job: Job, steps: Sequence[Found], now: datetime) -> None:
     """Each with the commits that its search left, and the nights that it was seen between."""
     for one in steps:
         point, search = one.point, one.search
+        night = measurements.named(db, job.review_id, point.name) if one.tonight else None
+        if night is not None:  # a probe has perhaps taken it, in a series of another key: the step is that series' own
+            point = replace(point, machine_key=night.machine_key, from_at=night.at, to_at=night.at)
         if search is not None:
             point = replace(point, from_commit=search.good, to_commit=search.bad)
         same = (

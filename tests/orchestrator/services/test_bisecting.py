@@ -9,12 +9,14 @@ from sqlalchemy import select
 
 from orchestrator.services import histories
 from orchestrator.services.workshop import Workshop
-from orchestrator.store import comparisons
+from orchestrator.store import comparisons, measurements
 from orchestrator.store.measurements import MeasurementRow
-from orchestrator.store.repos import Repo
+from orchestrator.store.repos import Repo as RepoRow
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.session import Sessions
-from review_agents.records import Session
+from review_agents.ports import Workspace
+from review_agents.probes import Prepared, Probe
+from review_agents.records import Environment, ProbeResult, ProbeState, Repo, Session
 from tests.orchestrator.services.test_measuring_failures import MIDDLE, measured, reviewed, slowed
 from tests.support.tiny import FIRST, SECOND
 
@@ -29,7 +31,7 @@ def shop(sessions: Sessions, tmp_path: Path) -> Workshop:
 def nights(shop: Workshop, *told: tuple[str, float], start: datetime = START) -> None:
     """Reviews of those commits on one machine, a night each, with what the benchmark took."""
     with shop.sessions.begin() as db:
-        repo_id = db.scalars(select(Repo.id)).one()
+        repo_id = db.scalars(select(RepoRow.id)).one()
         for day, (commit, value) in enumerate(told):
             at = start + timedelta(days=day)
             review = Review(repo_id=repo_id, ref="old", commit=commit, state=ReviewState.DONE, created_at=at,
@@ -87,6 +89,24 @@ def test_a_later_step_of_the_same_series_is_traced_too(shop: Workshop) -> None:
     with shop.sessions.reading() as db:
         rows = comparisons.change_points(db, page.row.repo_id)
     assert histories.read(rows[0]).to_at == START + timedelta(days=12)
+
+
+def test_a_confirmed_step_is_one_of_the_series_that_a_probe_has_taken_the_night_of(shop: Workshop) -> None:
+    def times(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+        taken = workspace.measure("first", "bench first", sessions=1, warmup=0, environment=Environment.TEST)
+        return ProbeResult(probe="benchmarks", state=ProbeState.PASSED, measurements=(taken,))
+
+    ticks = iter(range(100_000))
+    shop = replace(
+        slowed(shop), probes=(Probe("benchmarks", times),), clock=lambda: START + timedelta(seconds=next(ticks))
+    )
+    reviewed(shop, FIRST)
+    page = reviewed(shop, SECOND)
+    with shop.sessions.reading() as db:
+        night = measurements.named(db, page.row.id, "first")
+        (row,) = comparisons.change_points(db, page.row.repo_id)
+    assert night is not None and night.verdict["verdict"] == "slower"
+    assert (row.name, row.machine_key, histories.read(row).to_at) == ("first", night.machine_key, night.at)
 
 
 def test_an_operator_who_wants_no_bisection_gets_none(shop: Workshop) -> None:
