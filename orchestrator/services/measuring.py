@@ -200,8 +200,14 @@ class Comparing:
         from review_agents.probes.source_tree import is_test_path
 
         slowest = self.results["probe:tests"].facts.get("slowest", ()) if "probe:tests" in self.results else ()
+        timed = self.results["probe:benchmarks"].facts.get("commands", {}) if "probe:benchmarks" in self.results else {}
         found = found_benchmarks.found(
-            pair.head.workspace, self.head.repo, self.head.prepared, slowest=slowest, asked=self.asked()
+            pair.head.workspace,
+            self.head.repo,
+            self.head.prepared,
+            slowest=slowest,
+            test_command=timed.get(found_benchmarks.TEST_RUN, ""),
+            asked=self.asked(),
         )
         changed = self.head.checkout.changed(self.base.checkout.commit) if self.base is not self.head else ()
         same_tests = not any(is_test_path(path) for path in changed)

@@ -10,6 +10,7 @@ from review_agents.probes.benchmarks import FOLDERS, MOST_PROGRAMS, NO_TESTS, TE
 from review_agents.probes.entry_points import programs
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.suite_commands import is_pytest
 from review_agents.probes.tests import has_tests
 from review_agents.records import Benchmark, BenchmarkKind, Environment, Repo
 
@@ -29,12 +30,14 @@ def found(
     prepared: Prepared,
     *,
     slowest: Iterable[Mapping[str, object]] = (),
+    test_command: str = "",
     asked: Iterable[Benchmark] = (),
 ) -> tuple[Benchmark, ...]:
     """In the order of their worth, names in use for the history first.
 
-    slowest    tests with their seconds, as the probe of tests tells them
-    asked      what agents measured on an earlier night
+    slowest        tests with their seconds, as the probe of tests tells them
+    test_command   the test run that worked, as the probe of benchmarks tells it
+    asked          what agents measured on an earlier night
     """
     tree = SourceTree(workspace, repo, prepared)
     every = [
@@ -47,7 +50,7 @@ def found(
         *imports(prepared),
         *program_starts(prepared),
         *slow_tests(repo, prepared, slowest),
-        *test_run(repo, prepared),
+        *test_run(repo, prepared, test_command),
         *asked,
     ]
     usable = {
@@ -227,8 +230,10 @@ def slow_tests(repo: Repo, prepared: Prepared, slowest: Iterable[Mapping[str, ob
     ]
 
 
-def test_run(repo: Repo, prepared: Prepared) -> list[Benchmark]:
-    if not prepared.installed_test or not has_tests(repo):
+def test_run(repo: Repo, prepared: Prepared, command: str = "") -> list[Benchmark]:
+    if not prepared.installed_test or not (has_tests(repo) or repo.settings.test):
         return []
-    command = f"{PYTEST}; status=$?; test $status -eq {NO_TESTS} || exit $status"
+    command = command or PYTEST
+    if is_pytest(command) and not repo.settings.test:
+        command = f"{command}; status=$?; test $status -eq {NO_TESTS} || exit $status"
     return [Benchmark(name=TEST_RUN, kind=BenchmarkKind.TEST_RUN, command=command)]

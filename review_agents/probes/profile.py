@@ -5,10 +5,11 @@ import json
 from review_agents.ports import Workspace
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
+from review_agents.probes.suite_commands import is_pytest, profiled, ran_tests, single_runs
 from review_agents.probes.suites import read_report, with_report
 from review_agents.probes.tests import has_tests
-from review_agents.probes.within import InsideFailed, run_inside
-from review_agents.records import Environment, ProbeResult, ProbeState, Repo
+from review_agents.probes.within import InsideFailed, run_inside, send
+from review_agents.records import Environment, ProbeResult, ProbeState, Ran, Repo
 
 NAME = "profile"
 LIMIT_S = 300.0
@@ -25,15 +26,10 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not prepared.installed_test:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="the tests could not be installed")
     tree = SourceTree(workspace, repo, prepared)
-    # Whatever pytest's exit status, cProfile's is 0: the report says whether a test ran.
-    command = f"rm -f {FILE}; {with_report(f'python -m cProfile -o {FILE} -m pytest', '-q', '-p', 'no:xdist')}"
-    ran = workspace.run(command, environment=Environment.TEST, timeout_s=LIMIT_S)
-    if ran.timed_out or ran.oom:
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run {ran.ending}")
-    if not any(case["outcome"] in RAN for case in read_report(workspace)):
-        last = (ran.output.strip().splitlines() or [ran.ending])[-1].strip(" =!")
-        reason = f"the profiled test run ran no test: {last[:200]}"
-        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason)
+    found = profiled_run(workspace, repo, prepared, tree)
+    if isinstance(found, str):
+        return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"the profiled test run {found}")
+    command, ran = found
     folders = own_folders(prepared, tree)
     try:
         said = run_inside(
@@ -43,7 +39,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=f"no profile was written: {problem}")
     functions = [{**entry, "file": tree.tracked_path(entry["file"]) or entry["file"]} for entry in said["functions"]]
     facts = {
-        "command": "python -m pytest -q",
+        "command": command,
         "seconds": round(said["seconds"], 3),
         "own_seconds": round(said["own_seconds"], 3),
         "functions": functions,
@@ -54,6 +50,27 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         hottest = functions[0]
         summary += f"; hottest is {hottest['function']} in {hottest['file']} with {hottest['share'] * 100:.0f} %"
     return ProbeResult(probe=NAME, state=ProbeState.PASSED, summary=f"{summary}.", facts=facts)
+
+
+def profiled_run(workspace: Workspace, repo: Repo, prepared: Prepared, tree: SourceTree) -> tuple[str, Ran] | str:
+    """The first way of running the tests that runs any under the profiler, and how it ended; else what hindered it."""
+    runner = send(workspace, "profile_script")
+    serial = ("-n0",) if "pytest-xdist" in prepared.resolved_test else ()  # other processes are not seen
+    why = ""
+    for way in single_runs(repo, tree):
+        if not (command := profiled(way, runner=runner, target=FILE)):
+            continue
+        if is_pytest(way):
+            command = with_report(command, "-q", *serial)
+        ran = workspace.run(f"rm -f {FILE}; {command}", environment=Environment.TEST, timeout_s=LIMIT_S)
+        if ran.timed_out or ran.oom:
+            return ran.ending
+        # Whatever pytest's exit status, cProfile's is 0: the report says whether a test ran.
+        if any(case["outcome"] in RAN for case in read_report(workspace)) if is_pytest(way) else ran_tests(way, ran):
+            return f"{way} -q" if is_pytest(way) else way, ran
+        last = (ran.output.strip().splitlines() or [ran.ending])[-1].strip(" =!")
+        why = why or f"ran no test: {last[:200]}"
+    return why
 
 
 def own_folders(prepared: Prepared, tree: SourceTree) -> list[str]:

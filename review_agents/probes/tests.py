@@ -5,7 +5,6 @@ that the repo names. What fails for want of a network, a program, a display and 
 """
 
 import re
-import shlex
 from collections.abc import Iterable
 
 from review_agents.ports import Workspace
@@ -19,11 +18,12 @@ from review_agents.probes.failing_tests import (
     wants_a_terminal,
 )
 from review_agents.probes.prepared import Prepared
-from review_agents.probes.source_tree import TEST_MODULES, SourceTree, is_test_path
-from review_agents.probes.suites import LIMIT_S, Case, Suite, first_that_runs, pytest_ways, run_alone, run_suite
+from review_agents.probes.source_tree import SourceTree, is_test_path
+from review_agents.probes.suite_commands import documented_ways, pytest_commands
+from review_agents.probes.suites import LIMIT_S, Case, Suite, first_that_runs, run_alone, run_suite
 from review_agents.probes.tracebacks import surroundings
-from review_agents.probes.unittest_runs import unittest_result, unittest_ways
-from review_agents.probes.ways_to_test import Command, documented_commands
+from review_agents.probes.unittest_runs import RAN_TESTS, unittest_result, unittest_ways
+from review_agents.probes.ways_to_test import Command
 from review_agents.records import (
     Candidate,
     Environment,
@@ -59,14 +59,12 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             state=ProbeState.COULD_NOT_RUN,
             reason=prepared.not_installed or "the package could not be installed for its tests",
         )
-    documented = documented_commands(repo.files, prepared.manifests, lambda path: tree.text(path) or None)
-    modules = [path for path in sorted(tree.tracked) if path.rpartition("/")[2] in TEST_MODULES][:5]
-    by_name = (f"python -m pytest {shlex.join(modules)}",) if modules else ()  # names that pytest does not look for
-    suite, other_ways = first_that_runs(workspace, (*pytest_ways(documented), *by_name))
+    documented = documented_ways(tree)
+    suite, other_ways = first_that_runs(workspace, pytest_commands(tree))
     if not suite.cases:
         for way in unittest_ways(documented):
             ran = workspace.run(way, environment=Environment.TEST, timeout_s=LIMIT_S)
-            if re.search(r"^Ran [1-9]\d* tests? in", ran.output, re.M):
+            if RAN_TESTS.search(ran.output):
                 return unittest_result(way, ran, tree)
         return nothing_ran(suite, documented, tree)
     settled = settle(workspace, suite, other_ways)

@@ -20,6 +20,8 @@ from review_agents.records import (
     Symptom,
 )
 
+RAN_TESTS = re.compile(r"^Ran [1-9]\d* tests? in", re.M)
+
 
 def unittest_ways(documented: Iterable[Command]) -> list[str]:
     """The repo's own commands for tests that pytest cannot collect."""

@@ -228,3 +228,15 @@ def test_a_reproduction_reads_every_figure_that_was_judged_and_no_other(
 def test_a_benchmark_that_fails_is_no_reproduction(tmp_path: Path):
     done = over_limit(tmp_path, "wall", "", "1", "exit 3")
     assert done.returncode == 1 and "OVER" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("worked", "command"),
+    [
+        ("", "python -m pytest -q -p no:cacheprovider; status=$?; test $status -eq 5 || exit $status"),
+        ("python -m unittest checks", "python -m unittest checks"),
+    ],
+)
+def test_the_test_run_is_the_one_that_worked(worked: str, command: str):
+    found = benchmarks({"tests/test_a.py": ""}, test_command=worked)
+    assert found[BenchmarkKind.TEST_RUN].command == command

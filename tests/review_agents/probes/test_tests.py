@@ -31,8 +31,27 @@ def test_tests_that_only_unittest_can_collect_run_by_the_documented_command(tmp_
         found = one.only("tests", "tests.fail")
         assert "test_wrong" in found.title and found.places[0].file == "checks/suite.py"
         assert one.result("tests").facts["tests"] == 2
-        profiled = one.result("profile")  # by pytest, which finds none of them
-        assert profiled.state is ProbeState.COULD_NOT_RUN and "ran no test" in profiled.reason
+        profiled = one.result("profile")  # pytest finds none of them
+        assert profiled.state is ProbeState.PASSED, profiled.reason
+        assert profiled.facts["command"] == "python -m unittest checks.suite"
+        assert "add" in [function["function"] for function in profiled.facts["functions"]]
+        timed = one.result("benchmarks")
+        assert timed.facts["commands"]["test run"] == "python -m unittest checks.suite"
+        assert timed.facts["not_timed"]["test run"] == "exit status 1"
+    finally:
+        one.close()
+
+
+@pytest.mark.slow
+def test_a_script_of_tests_that_pytest_does_not_look_for_is_profiled_and_timed_as_it_ran(tmp_path: Path):
+    suite = "import unittest\n\nfrom plain_sum import add\n\n\nclass Sums(unittest.TestCase):\n"
+    suite += "    def test_add(self):\n        self.assertEqual(add(1, 1), 2)\n"
+    one = Reviewed(tmp_path, {**PACKAGE, "tests.py": suite, "tox.ini": "[testenv]\ncommands = pytest tests.py\n"})
+    try:
+        assert one.result("tests").facts["command"] == "python -m pytest tests.py"
+        assert one.result("profile").facts["command"] == "python -m pytest tests.py -q"
+        timed = one.result("benchmarks")
+        assert [measured.name for measured in timed.measurements] == ["test run"]
     finally:
         one.close()
 
