@@ -25,6 +25,7 @@ from orchestrator.store.measurements import Night as Night
 from review_agents.records import Verdict
 
 NEWEST = histories.NEWEST  # measurements on one page; older ones are in the files
+SHOWN_NIGHTS = 200  # newest nights of a benchmark that are listed on its page
 SHOWN_SESSIONS = 60  # newest nights of a benchmark whose sessions are shown one by one
 SHOWN_VERDICTS = 60
 Around = Mapping[tuple[str, str, datetime], Any]  # name, machine key and time of a night -> its Surroundings in JSON
@@ -250,12 +251,16 @@ def differences(before: tuple[str, Any], now: tuple[str, Any]) -> tuple[str, ...
 # One benchmark --------------------------------------------------------------------------------
 
 
-def benchmark(shop: Workshop, repo_id: UUID, name: str) -> BenchmarkPage:
+def benchmark(shop: Workshop, repo_id: UUID, name: str, *, ids: bool = True) -> BenchmarkPage:
+    """Without `ids` only the newest nights say which measurement of which review they are, and it comes faster."""
     with shop.sessions.reading() as db:
         repo_name = name_of(db, repo_id)
-        nights = measurements.nights(db, repo_id, newest=NEWEST, name=name)
+        nights = measurements.nights(db, repo_id, newest=NEWEST, name=name, ids=ids)
         if not nights:
             raise UnknownBenchmark(name[:200])
+        if not ids:
+            newest = measurements.nights(db, repo_id, newest=SHOWN_NIGHTS, name=name)
+            nights = [*nights[: -len(newest)], *newest]
         name = nights[0].name  # as it is stored, where a very long one is cut
         confirmed = [row for row in comparisons.change_points(db, repo_id) if row.name == name]
         told = comparisons.told_of_name(db, repo_id, name, newest=SHOWN_VERDICTS)

@@ -28,6 +28,7 @@ from review_agents.records import FindingState
 
 SHOWN_REVIEWS = 30
 SHOWN_POINTS = 120  # of each series: those of the newest so many reviews
+SHOWN_MEASUREMENTS = 3000  # of all series together; the page of measurements has more
 
 
 def names(shop: Workshop) -> tuple[RepoName, ...]:
@@ -70,7 +71,7 @@ def get(shop: Workshop, repo_id: UUID) -> RepoPage:
             created_at=repo.created_at,
             reviews=review_rows,
             findings=open_findings(db, repo_id, now),
-            series=series_of(measurements.history(db, repo_id, reviews=SHOWN_POINTS)),
+            series=series_of(measurements.history(db, repo_id, reviews=SHOWN_POINTS, most=SHOWN_MEASUREMENTS)),
             schedules=tuple(planned),
         )
 

@@ -68,8 +68,8 @@ class Measured:
     verdict: Any
 
 
-def history(db: Session, repo_id: UUID, *, reviews: int) -> Sequence[Measured]:
-    """What the repo's newest reviews measured, oldest first."""
+def history(db: Session, repo_id: UUID, *, reviews: int, most: int) -> Sequence[Measured]:
+    """What the repo's newest reviews measured, oldest first; of many benchmarks only the newest `most` measurements."""
     columns = [getattr(MeasurementRow, field.name) for field in fields(Measured)]
     newest = (
         select(Review.id)
@@ -81,9 +81,10 @@ def history(db: Session, repo_id: UUID, *, reviews: int) -> Sequence[Measured]:
     found = db.execute(
         select(*columns)
         .join(newest, newest.c.id == MeasurementRow.review_id)
-        .order_by(MeasurementRow.at, MeasurementRow.name)
-    )
-    return [Measured(*row) for row in found]
+        .order_by(MeasurementRow.at.desc(), MeasurementRow.name.desc())
+        .limit(most)
+    ).all()
+    return [Measured(*row) for row in reversed(found)]
 
 
 @dataclass(frozen=True, slots=True)

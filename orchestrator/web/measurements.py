@@ -15,7 +15,6 @@ from orchestrator.web.exports import attachment
 from orchestrator.web.render import page, profile_link
 
 router = APIRouter()
-SHOWN_NIGHTS = 200  # rows of a benchmark's table; all are in its file
 
 Words = Annotated[str, Query(max_length=200)]
 
@@ -43,14 +42,14 @@ def moved_first(found: Measurements, whole: Measurements) -> list[Benchmark]:
 
 @router.get("/repos/{repo_id}/benchmark")
 def one_benchmark(request: Request, repo_id: UUID, shop: Shop, name: BenchmarkName) -> HTMLResponse:
-    found = measurements.benchmark(shop, repo_id, name)
+    found = measurements.benchmark(shop, repo_id, name, ids=False)
     return page(request, "benchmark.html", section="/repos", page=found, nights=newest(found))
 
 
 def newest(found: BenchmarkPage) -> list[tuple[Night, int]]:
     """Nights with the number of their machine key, counted from 1; newest first."""
     every = [(night, number) for number, line in enumerate(found.benchmark.lines, 1) for night in line.nights]
-    return sorted(every, key=lambda one: one[0].at, reverse=True)[:SHOWN_NIGHTS]
+    return sorted(every, key=lambda one: one[0].at, reverse=True)[: measurements.SHOWN_NIGHTS]
 
 
 @router.get("/repos/{repo_id}/measurements.csv")

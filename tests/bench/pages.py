@@ -9,15 +9,17 @@ from pathlib import Path
 from fastapi.testclient import TestClient
 
 from orchestrator.store.migrate import upgrade
-from orchestrator.store.session import open_sessions
+from orchestrator.store.reviews import Review
+from orchestrator.store.session import Sessions, open_sessions
 from orchestrator.web.app import make_app
 from tests.bench.figures import record
-from tests.factories import fill, make_shop
+from tests.factories import fill, make_compared, make_shop
 
 FINDINGS = 500
 REVIEWS = 10_000
 REPEATS = 15
 SERIES = 3
+MEASUREMENTS, BENCHMARKS = 10_000, 200
 
 
 def run(*, keep: bool = True) -> dict[str, float]:
@@ -41,12 +43,31 @@ def run(*, keep: bool = True) -> dict[str, float]:
             "repo_page_ms": timed(client, f"/repos/{repo}"),
             "repos_page_ms": timed(client, "/repos"),
             "rounds_page_ms": timed(client, "/schedules"),
+            **measurements(sessions, client),
         }
         client.close()
         sessions.close()
     if keep:
         record("pages", figures, libraries=("fastapi", "jinja2", "sqlalchemy"))
     return figures
+
+
+def measurements(sessions: Sessions, client: TestClient) -> dict[str, float]:
+    """Ten thousand measurements: those of a repo with 200 benchmarks, and the nights of a single one."""
+    wide = fill(sessions, repos=1, reviews=MEASUREMENTS // BENCHMARKS, measurements_each=BENCHMARKS)
+    long = fill(sessions, repos=1, reviews=MEASUREMENTS, measurements_each=1)
+    with sessions.begin() as db:
+        review = db.get_one(Review, wide[-1])
+        for number in range(BENCHMARKS):
+            make_compared(db, review, f"series {number}", 1 + number % 10 / 100)
+        of_many, of_one = review.repo_id, db.get_one(Review, long[-1]).repo_id
+    page, single = f"/repos/{of_many}/measurements", f"/repos/{of_one}/benchmark?name=series+0"
+    return {
+        "measurements_page_ms": timed(client, page),
+        "measurements_page_cpu_ms": timed(client, page, clock=time.process_time),
+        "benchmark_page_ms": timed(client, single),
+        "repo_with_200_benchmarks_ms": timed(client, f"/repos/{of_many}"),
+    }
 
 
 def timed(client: TestClient, address: str, *, clock: Callable[[], float] = time.perf_counter) -> float:

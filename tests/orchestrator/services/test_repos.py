@@ -108,6 +108,9 @@ def test_very_long_histories_show_their_newest_part(shop: Workshop, monkeypatch:
             make_measured(db, review, make_measurement(float(day + 1)))
     (series,) = repos.get(shop, repo.id).series
     assert [point.median for point in series.points] == [4.0, 5.0, 6.0, 7.0, 8.0]
+    monkeypatch.setattr(repos, "SHOWN_MEASUREMENTS", 2)
+    (series,) = repos.get(shop, repo.id).series
+    assert [point.median for point in series.points] == [7.0, 8.0]
 
 
 def test_counts_new_are_those_of_the_last_review(shop: Workshop) -> None:

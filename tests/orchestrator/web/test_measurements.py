@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from orchestrator.measure.records import Why
+from orchestrator.services import measurements
 from orchestrator.services.exports import measurements as files
 from orchestrator.services.workshop import Workshop
 from orchestrator.store.repos import Repo
@@ -93,6 +94,19 @@ def test_a_benchmarks_page_has_a_table_of_what_its_picture_shows(
     for night in nights:
         assert f"{night.created_at.day} Nov 2026, 12:00 UTC{night.commit[:10]}" in text
     assert len([one for one in page.all("circle") if one.attributes.get("class") == "session"]) == 36
+
+
+def test_of_many_nights_the_newest_are_listed(
+    client: TestClient, repo: Repo, nights: list[Review], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measurements, "SHOWN_NIGHTS", 4)
+    page = shown(client, f"/repos/{repo.id}/benchmark?{urlencode({'name': NAME})}")
+    assert "the last 4 of 6" in page.text
+    linked = {one.attributes["href"] for one in page.all("a") if one.attributes["href"].startswith("/reviews/")}
+    assert linked == {
+        *(f"/reviews/{night.id}" for night in nights[2:]),
+        f"/reviews/{nights[-1].id}/profile?{urlencode({'name': NAME})}",
+    }
 
 
 def test_a_flame_graph_is_widened_by_a_link(client: TestClient, nights: list[Review]) -> None:
