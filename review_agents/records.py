@@ -307,7 +307,7 @@ class Benchmark(Record):
 
 
 class Session(Record):
-    """One fresh process (the unit of all statistics)."""
+    """A fresh process, or a few of a short command: the unit of all statistics."""
 
     value: float  # in the measurement's unit
     void: bool = False

@@ -24,7 +24,7 @@ NEWEST = 1000  # points that are looked at
 
 
 def change_points(series: Series) -> tuple[ChangePoint, ...]:
-    """Oldest first. Nights without a good session are passed over."""
+    """Oldest first. Nights without a number are passed over."""
     points = [point for point in series.points[-NEWEST:] if point.median]
     if len(points) < 2 * LEAST_POINTS:
         return ()

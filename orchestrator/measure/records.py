@@ -1,7 +1,7 @@
 """What measuring is about, as frozen records: benchmarks, sessions in their places, outcomes, series, change points.
 
 Times are seconds, sizes bytes, shares and ratios plain numbers (0.02 is two per cent; a ratio is head over base).
-A `review_agents.records.Session` is one fresh process and the unit of all statistics; here it gets its place in a
+A `review_agents.records.Session` (a fresh process or a few) is the unit of all statistics; here it gets its place in a
 design. Everything turns into JSON by pydantic's `TypeAdapter`.
 """
 
@@ -185,7 +185,7 @@ class Comparison:
     metric: Metric
     base_commit: str
     head_commit: str
-    same_code: bool  # the package's files are equal: an A/A pair, whose alarms are all false
+    same_code: bool  # nothing that is measured differs: an A/A pair, whose alarms are all false
     machine_key: str
     outcome: Outcome
     taken: tuple[Taken, ...] = ()
@@ -204,7 +204,7 @@ class Point:
 
     at: datetime
     commit: str
-    median: float | None  # None: every session was void
+    median: float | None  # None: too many of its sessions were void
     spread: float | None  # median absolute deviation over the median
     good: int = 0  # sessions that counted
     void: int = 0  # and those that did not
@@ -255,5 +255,5 @@ class Bisection:
     good: str
     bad: str
     tried: tuple[Tried, ...] = ()
-    culprit: str = ""  # named only if it is slower than its own parent, measured again
+    culprit: str = ""  # named only if a block or two of their own showed it slower than its parent
     problem: str = ""  # why none could be named; then `good` and `bad` are the narrowest range known

@@ -26,7 +26,7 @@ class ComparisonRow(Base):
     review_id: Mapped[UUID] = mapped_column(ForeignKey("reviews.id", ondelete="CASCADE"))
     repo_id: Mapped[UUID] = mapped_column(ForeignKey("repos.id"))
     name: Mapped[str] = mapped_column(Name)
-    kind: Mapped[str]  # measure.records.BenchmarkKind
+    kind: Mapped[str]  # review_agents.records.BenchmarkKind
     unit: Mapped[str]
     machine_key: Mapped[str] = mapped_column(Name)
     base_commit: Mapped[str]

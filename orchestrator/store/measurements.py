@@ -26,12 +26,12 @@ class MeasurementRow(Base):
     name: Mapped[str] = mapped_column(Name)
     command: Mapped[str] = mapped_column(default="")
     unit: Mapped[str]
-    # machine, sandbox, image and interpreter: only equal keys are compared
+    # measure.machine_key: only equal keys are compared
     machine_key: Mapped[str] = mapped_column(Name)
     commit: Mapped[str]
     at: Mapped[datetime]
     sessions: Mapped[Any] = mapped_column(AnyJson, nullable=False)  # list of records.Session
-    median: Mapped[float | None]  # in `unit`; empty when no session was good
+    median: Mapped[float | None]  # in `unit`; empty when too many sessions were void
     spread: Mapped[float | None]  # median absolute deviation over the median
     contaminated: Mapped[int] = mapped_column(default=0)  # void sessions
     note: Mapped[str] = mapped_column(default="")
