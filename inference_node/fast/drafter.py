@@ -90,8 +90,6 @@ class DrafterWeights:
 
 def check(config: DraftConfig) -> None:
     """Raises NotForFast for what only the reference knows."""
-    if config.kind != "dflash":
-        raise NotForFast(f"The fast engine does not know {config.kind} drafters; use --engine reference.")
     if config.biased or config.output_scale != 1.0 or config.softcap is not None or config.input_scale != 1.0:
         raise NotForFast("The fast engine knows no drafters with biases, scales or a soft cap; use --engine reference.")
     if config.block > ROWS:
@@ -181,30 +179,43 @@ class BlockDrafter:
     def run(self, s: Any, table: Table, sampling: SamplingNumbers, *, own_noise: bool) -> None:
         """s.block's masks become drafts, s.confidence says how sure each is. Always the whole block, unless the text
         has ended: a shorter one would change all its rows, because masks see each other."""
-        p, c, w = self.parts, self.config, self.weights
-        start = s.at(Field.START)
-        rows = (s.at(Field.VALID) > 0).to(torch.int32) * c.block
+        rows = (s.at(Field.VALID) > 0).to(torch.int32) * self.config.block
+        self.states(s, s.at(Field.START), rows, table)
+        self.choose(s, rows, sampling, own_noise=own_noise)
+
+    def states(self, s: Any, start: torch.Tensor, rows: torch.Tensor, table: Table) -> None:
+        """The block through all layers; the last one feeds the head."""
+        p, c = self.parts, self.config
         ahead = self.fed[0]
         p.embed(s.block, self.embedding, self.x, valid=rows, feed=ahead)
-        for index, layer in enumerate(w.layers):
+        for index, layer in enumerate(self.weights.layers):
             p.linear(ahead.scaled, layer.enter, rows, self.projected, squares=ahead.squares, eps=c.eps)
-            q, k, v = self.projected.split([c.heads * c.head_dim, *[c.kv_heads * c.head_dim] * 2], dim=-1)
-            q, k, v = (part.unflatten(-1, (-1, c.head_dim)) for part in (q, k, v))
-            keys, values = cache(table.pages, POOL, index)
-            p.write(
-                q, k, v, layer.q_norm, layer.k_norm, self.rope, table.device, start, rows, keys, values, self.queries,
-                c.eps,
-            )  # fmt: skip
-            p.attend(
-                self.queries, keys, values, table.device, start, rows, self.bounds, self.split_room, self.read,
-                scale=c.head_dim**-0.5, causal=layer.causal, window=layer.window,
-            )  # fmt: skip
+            self.attend(index, start, rows, table)
             mlp, following = self.fed[2 * index + 1], self.fed[2 * index + 2]
             p.linear(self.read.view(c.block, -1), layer.out, rows, self.x, residual=self.x, feed=mlp)
             p.linear(mlp.scaled, layer.up, rows, self.middle, squares=mlp.squares, eps=c.eps, swiglu=True)
             p.linear(self.middle, layer.down, rows, self.x, residual=self.x, feed=following)
+
+    def attend(self, index: int, start: torch.Tensor, rows: torch.Tensor, table: Table) -> None:
+        """One layer's attention: from `projected` to `read`."""
+        p, c, layer = self.parts, self.config, self.weights.layers[index]
+        q, k, v = self.projected.split([c.heads * c.head_dim, *[c.kv_heads * c.head_dim] * 2], dim=-1)
+        q, k, v = (part.unflatten(-1, (-1, c.head_dim)) for part in (q, k, v))
+        keys, values = cache(table.pages, POOL, index)
+        p.write(
+            q, k, v, layer.q_norm, layer.k_norm, self.rope, table.device, start, rows, keys, values, self.queries,
+            c.eps,
+        )  # fmt: skip
+        p.attend(
+            self.queries, keys, values, table.device, start, rows, self.bounds, self.split_room, self.read,
+            scale=c.head_dim**-0.5, causal=layer.causal, window=layer.window,
+        )  # fmt: skip
+
+    def choose(self, s: Any, rows: torch.Tensor, sampling: SamplingNumbers, *, own_noise: bool) -> None:
+        """From the last layer's states to drafts."""
+        c, w, ahead = self.config, self.weights, self.fed[0]
         heat = sampling.temperature if own_noise and w.head is None else sampling.cold
-        p.head(
+        self.parts.head(
             ahead.scaled, self.head, rows, heat, sampling.seed, s.positions, self.chosen, squares=ahead.squares,
             eps=c.eps, known=s.known if w.head is None else None,
         )  # fmt: skip

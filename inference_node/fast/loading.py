@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from inference_node.fast import dflash2, packing, reading
 from inference_node.fast import drafter as drafters
 from inference_node.fast import mtp as heads
-from inference_node.fast import packing, reading
 from inference_node.fast import weights as fast_weights
 from inference_node.fast import width as widths
 from inference_node.fast.cycle import Runner
+from inference_node.fast.dflash2 import SelectingDrafter
 from inference_node.fast.drafter import BlockDrafter, DeviceDrafter
 from inference_node.fast.forward import Model
 from inference_node.fast.measure import costs
@@ -203,10 +204,12 @@ def assemble(
             own = MtpDrafter(drafter, model, facts.block)
             pools.append(MtpDrafter.cache_shape(shape))
         elif drafter is not None:
-            own = BlockDrafter(
+            given = (
                 drafters.from_module(drafter), drafter.config, drafters.draft_rope(drafter, positions), model.bounds,
                 weights.embedding, model.head_weight, parts,
             )  # fmt: skip
+            second = drafter.config.kind == "dflash2"
+            own = SelectingDrafter(dflash2.from_module(drafter), *given) if second else BlockDrafter(*given)
             pools.append(BlockDrafter.cache_shape(drafter.config))
         table = Table(_pages(pools, positions, prefix_bytes, dtype, device), _table(positions, device))
         runner = Runner(

@@ -28,6 +28,7 @@ class Parts:
         self.linear, self.prefill_linear = ops.linear, ops.prefill_linear
         self.route, self.expert_up, self.expert_down = ops.route, ops.expert_up, ops.expert_down
         self.prefill_experts, self.head = ops.prefill_experts, ops.head
+        self.block_conv, self.candidate_walk = ops.block_conv, ops.candidate_walk
 
         def of(module: str, name: str) -> Any:
             return getattr(import_module(f"{side}.{module}"), name)

@@ -24,7 +24,7 @@ Call = Callable[[], Any]
 
 
 def calls() -> Iterator[Call]:
-    for group in (delta, attention, drafter, multi_token, linear, mixture, head, prefill):
+    for group in (delta, attention, drafter, second, multi_token, linear, mixture, head, prefill):
         yield from group()
 
 
@@ -103,6 +103,30 @@ def drafter() -> Iterator[Call]:
     settle: Any = ops.accept
     ints: Any = [int32(n) for n in (BLOCK, BLOCK, 3, accepting.FIELDS, BLOCK)]
     yield partial(settle, *ints, int32(8, accepting.RECORD + BLOCK), 7)
+
+
+def second() -> Iterator[Call]:
+    """What DFlash 2 launches besides."""
+    taps, group, rank, top, n = 2, 16, 256, 16, BLOCK - 1
+    x, out, valid = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), int32(1)
+    width, made, base = 2 * taps * HIDDEN // group, bf16(BLOCK, 6144), fp32(2, taps, HIDDEN)
+    own = bf16(BLOCK, width)
+    yield partial(ops.linear, x, packed.Weight(bf16(width, HIDDEN)), valid, own)
+    yield partial(ops.linear, x, packed.Weight(bf16(2 * 6144, HIDDEN)), valid, made, swiglu=True)
+    yield partial(ops.linear, made, packed.Weight(bf16(HIDDEN, 6144)), valid, out)
+    yield partial(ops.linear, x, packed.Weight(bf16(rank, HIDDEN)), valid, bf16(BLOCK, rank))
+    for place, residual in ((0, None), (1, bf16(BLOCK, HIDDEN))):
+        yield partial(ops.block_conv, x, own, base, valid, place, out, residual=residual)
+    yield partial(
+        ops.head, x, packed.Weight(bf16(VOCAB, HIDDEN)), valid, fp32(1), int32(2), int32(BLOCK), chosen(VOCAB, META),
+        logits=fp32(BLOCK, VOCAB),
+    )  # fmt: skip
+    walk: Any = ops.candidate_walk
+    codes, words = bf16(VOCAB, rank), (valid, fp32(1), int32(2), int32(n), int32(BLOCK))
+    for known in (None, int32(VOCAB // 32)):
+        yield partial(
+            walk, int32(n, top), fp32(n, top), bf16(n, rank), codes, codes, *words, fp32(n), known=known
+        )  # fmt: skip
 
 
 def multi_token() -> Iterator[Call]:

@@ -1,6 +1,8 @@
 """Every kernel's twin in ordinary torch under one roof; `triton/ops.py` has the same names."""
 
 from inference_node.kernels.plain.accept import accept
+from inference_node.kernels.plain.block_conv import block_conv
+from inference_node.kernels.plain.candidate_walk import candidate_walk
 from inference_node.kernels.plain.draft_context import write as draft_context
 from inference_node.kernels.plain.embed import embed
 from inference_node.kernels.plain.expert_mlp import expert_down, expert_up
@@ -20,6 +22,8 @@ __all__ = [
     "accept",
     "add_norm",
     "block_attention",
+    "block_conv",
+    "candidate_walk",
     "delta_prefill",
     "delta_step",
     "draft_context",

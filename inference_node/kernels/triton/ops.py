@@ -1,6 +1,8 @@
 """Every Triton kernel under one roof; `plain/ops.py` has the same names and signatures."""
 
 from inference_node.kernels.triton.accept import accept
+from inference_node.kernels.triton.block_conv import block_conv
+from inference_node.kernels.triton.candidate_walk import candidate_walk
 from inference_node.kernels.triton.draft_context import write as draft_context
 from inference_node.kernels.triton.embed import embed
 from inference_node.kernels.triton.expert_mlp import expert_down, expert_up
@@ -20,6 +22,8 @@ __all__ = [
     "accept",
     "add_norm",
     "block_attention",
+    "block_conv",
+    "candidate_walk",
     "delta_prefill",
     "delta_step",
     "draft_context",

@@ -183,7 +183,7 @@ def test_a_checkpoint_holds_the_whole_state_and_can_be_used_again(kinds, right, 
     ("engine", "draft"),
     [
         *(("reference", draft) for draft in ("june", "dflash2", "mtp", "ngram")),
-        *(("fast", draft) for draft in ("june", "mtp")),
+        *(("fast", draft) for draft in ("june", "dflash2", "mtp")),
     ],
 )
 def test_a_checkpoint_carries_the_drafters_state_too(kinds, engine, draft):
@@ -251,7 +251,7 @@ def test_taps_asked_for_come_back_in_order(kind):
           for pair in (("qwen3_5_moe", "june"), ("qwen3", "dflash2"), ("qwen3_5", "mtp"))),
         *(("fast", "qwen3_5_moe", "june", "fold", value) for value in POISONS),
         *(("fast", "qwen3_5_moe", "june", way, POISONS[0]) for way in ("snapshots", "replay")),
-        ("fast", "qwen3_5", "mtp", "fold", POISONS[0]),
+        *(("fast", "qwen3_5", draft, "fold", POISONS[0]) for draft in ("mtp", "dflash2")),
     ],
 )  # fmt: skip
 def test_what_nobody_may_read_changes_no_bit_whatever_is_in_it(kinds, engine, family, draft, rollback, value):
