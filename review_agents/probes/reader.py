@@ -17,7 +17,7 @@ from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes import recipes
 from review_agents.probes.documents import Block, BlockKind, Document
 from review_agents.probes.names import names_set, names_used
-from review_agents.probes.shell import Judgement, Package, judge, own_invocations, simple_commands
+from review_agents.probes.shell import Judgement, Package, judge, literal_names, own_invocations, simple_commands
 from review_agents.probes.transcripts import Command, without_heredocs
 from review_agents.probes.within import send
 from review_agents.records import Environment, Ran
@@ -99,7 +99,8 @@ class Reader:
                     self._make_file(step.text, step.block.text)
                     step.ran = True
                     continue
-                step.judgement = judge(step.text, self.package, self._known_files())
+                literal = literal_names(command.output for command in step.block.commands)
+                step.judgement = judge(step.text, self.package, self._known_files() | literal)
                 step.skipped, step.noted = step.judgement.why_not, step.judgement.done
                 if step.judgement.run:
                     self._run_python(waiting)

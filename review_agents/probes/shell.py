@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from review_agents.probes.transcripts import without_heredocs
@@ -277,7 +277,7 @@ ALLOWED = {
 PLACEHOLDER = re.compile(
     r"<[A-Za-z][\w .:/|-]*>|\bpath/to\b|/path\b|\byour[-_ ]?\w+|\bYOUR\w*|\bmy[-_]?(?:token|"
     r"key|secret|user|server|host)\b|"
-    r"(?:^|\s)\[[A-Za-z-][^\]]*\]|\{\w+\}(?!\S*['\"])|(?:^|[\s=/])(?:\.{3}|…)(?:\s|$|[)/])|"
+    r"(?:^|\s)\[[A-Za-z-][^\]]*\]|(?<!\$)\{\w+\}(?!\S*['\"])|(?:^|[\s=/])(?:\.{3}|…)(?:\s|$|[)/])|"
     r"\bxxx+\b|\bfoo\.bar\.com\b|\bTODO\b",
     re.IGNORECASE,
 )
@@ -288,11 +288,19 @@ NETWORK = re.compile(
     r"\b(?:https?|ftp|ssh|git|s3|gs|redis|postgres(?:ql)?|mysql|mongodb|amqp|ws|wss)://|\bgit@", re.IGNORECASE
 )
 CAPITALS = re.compile(r"^[A-Z][A-Z_]{2,}(?:\.\w+)?$")
+# Names that stand for something in nearly every usage line: literal only where the output has them as keys.
+STANDS_FOR = re.compile(
+    r"(?:(?:IN|OUT|CONFIG)?FILES?(?:NAME)?|PATHS?|DIR|DIRECTORY|FOLDER|SRC|SOURCE|DST|DEST|DESTINATION|TARGET|INPUT|OUTPUT"
+    r"|UR[LI]|HOST|PORT|NAME|USER|USERNAME|KEY|VALUE|ARGS?|ARGUMENTS?|OPTIONS?|COMMAND|TEXT|STRING|NUMBER|PATTERN"
+    r"|MODULE|PACKAGE|PROJECT|VERSION|TAG|BRANCH|QUERY|EXPR\w*)"
+)
+KEYS = re.compile(r"^[\s{,]*(?:export\s+)?[\"']?([A-Z][A-Z_]{2,})[\"']?\s*(?:=|:\s)\s*\S", re.MULTILINE)
+ABOUT_USE = re.compile(r"usage|error|required|missing|invalid|argument|metavar|option", re.IGNORECASE)
 WINDOWS = re.compile(r"^[A-Za-z]:\\|\\\w+\\|^\s*(?:set|PS>)\s|%\w+%")
 
 
 def judge(text: str, package: Package, exists: Collection[str] = ()) -> Judgement:
-    """What to do with that command. `exists`: names of files, which are no placeholders whatever they look like."""
+    """What to do with that command. `exists`: names that are no placeholders whatever they look like, such as files."""
     commands = simple_commands(text)
     if not commands:
         return Judgement(why_not="there is no command in it")
@@ -314,6 +322,22 @@ def judge(text: str, package: Package, exists: Collection[str] = ()) -> Judgemen
     if found := PLACEHOLDER.search(_outside_quotes(bare)):
         return Judgement(why_not=f"needs a value in place of {found[0].strip()}", own=own)
     return Judgement(run=True, own=own)
+
+
+def literal_names(outputs: Iterable[str]) -> set[str]:
+    """Words in capitals that outputs, as a document shows them, really use: they stand for themselves in its commands.
+
+    A key with a value always does. Any other word does unless the text is about use, or it is what usage lines say.
+    """
+    found: set[str] = set()
+    for output in outputs:
+        lines = [line for line in output.splitlines() if not ABOUT_USE.search(line)]
+        if re.search(r"^\s*usage\b", output, re.IGNORECASE | re.MULTILINE):
+            continue
+        found.update(KEYS.findall("\n".join(lines)))
+        words = re.findall(r"(?<![\w<\[{$%-])[A-Z][A-Z_]{2,}(?![\w>\]}%])", "\n".join(lines))
+        found.update(word for word in words if not STANDS_FOR.fullmatch(word))
+    return found
 
 
 def _outside_quotes(text: str) -> str:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from review_agents.probes import recipes
-from review_agents.probes.shell import Package, judge, own_invocations, simple_commands, words_of
+from review_agents.probes.shell import Package, judge, literal_names, own_invocations, simple_commands, words_of
 
 PACKAGE = Package(
     names=("span-parse",),
@@ -78,6 +78,8 @@ RUN = [
     "python examples/run.py",
     "for f in *.txt; do spanparse sum $f; done",
     "cd docs",
+    "spanparse mail admin@${DOMAIN}",
+    "spanparse sum ${files} $day",
 ]
 DONE = [
     "pip install span-parse",
@@ -103,6 +105,8 @@ NOT_HERE = {
     "spanparse sum <your file>": "<your file>",
     "spanparse sum FILE": "FILE",
     "spanparse sum path/to/file": "path/to",
+    "spanparse sum {file}": "{file}",
+    "spanparse sum ${day} {file}": "{file}",
     "spanparse [options] x": "[options]",
     "spanparse duration ...": "...",
     "spanparse fetch https://example.org/a": "network",
@@ -135,6 +139,27 @@ def test_what_is_not_for_here_says_what_it_needs(text: str, word: str):
 
 def test_a_name_in_capitals_that_is_a_file_is_no_placeholder():
     assert judge("spanparse sum LICENSE", PACKAGE, {"LICENSE"}).run
+
+
+@pytest.mark.parametrize(
+    ("outputs", "literal"),
+    [
+        (["USER=foo\nEMAIL=foo@example.org\n"], {"USER", "EMAIL"}),
+        (['{\n  "USER": "foo"\n}\n'], {"USER"}),
+        (["100 USD are 92 EUR\n"], {"USD", "EUR"}),
+        (["Usage: spanparse sum [OPTIONS] UNIT...\n\nUNIT is h or min\n"], set()),
+        (["spanparse: error: the following arguments are required: UNIT\n"], set()),
+        (["copied FILE to DIR\n", "sum of <UNIT>\n"], set()),
+        ([], set()),
+    ],
+)
+def test_words_in_capitals_that_a_shown_output_uses_stand_for_themselves(outputs: list[str], literal: set[str]):
+    assert literal_names(outputs) == literal
+
+
+def test_a_name_in_capitals_that_the_output_uses_is_no_placeholder():
+    assert judge("spanparse set USER foo", PACKAGE, literal_names(["USER=foo\n"])).run
+    assert judge("spanparse set USER foo", PACKAGE, literal_names(["set\n"])).why_not
 
 
 def test_own_programs_are_found_wherever_they_stand():
