@@ -32,6 +32,7 @@ def doctor(
         str, typer.Option("--only", help="Only these checks, comma-separated.", show_default="all", metavar="NAMES")
     ] = "",
     format: Annotated[Format, typer.Option("--format", help="text for people, json for programs.")] = Format.TEXT,
+    minutes: Annotated[float, typer.Option(help="How long the check `quiet` measures.", min=0.01, max=600)] = 5.0,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="First write what installations need on this machine into config.toml.")
     ] = False,
@@ -46,7 +47,7 @@ def doctor(
     logs.configure(settings.model_copy(update={"log_level": "error"}), "doctor")
     found = []
     for name in names:
-        for one in CHECKS[name](settings):
+        for one in check_quiet(settings, minutes) if name == "quiet" else CHECKS[name](settings):
             found.append(one)
             if format is Format.TEXT:
                 mark = {True: "ok  ", False: "BAD ", None: "    "}[one.ok]
@@ -115,6 +116,27 @@ def check_machine(settings: Settings) -> Iterator[Checked]:
     yield Checked("worker", None, f"machine {machine}: {'a worker runs' if alive else 'no worker runs'}")
 
 
+def check_measuring(settings: Settings) -> Iterator[Checked]:
+    from orchestrator.cli import quietness
+
+    yield from quietness.check_settings(settings)
+
+
+def check_quiet(settings: Settings, minutes: float = 5.0) -> Iterator[Checked]:
+    """While a review runs here it would disturb that one, and be disturbed."""
+    from orchestrator.cli import quietness  # loads scipy, which only this check needs
+
+    try:
+        with host_lock.held(settings.host_lock, "lamplighter doctor", give_up=lambda: True) as ours:
+            if not ours:
+                holder = host_lock.holder_of(settings.host_lock)
+                yield Checked("quiet", False, f"a review runs ({holder}); ask again when it has ended")
+                return
+            yield from quietness.check_quiet(settings, minutes=minutes)
+    except OutsideError as error:
+        yield Checked("quiet", False, str(error))
+
+
 # In this order: what a check needs was looked at before it. The last is for a container's health check only.
 CHECKS: dict[str, Callable[[Settings], Iterator[Checked]]] = {
     "python": check_python,
@@ -126,11 +148,13 @@ CHECKS: dict[str, Callable[[Settings], Iterator[Checked]]] = {
     "sandbox": check_sandbox,
     "index": check_index,
     "machine": check_machine,
+    "measuring": check_measuring,
     "node": links.check_node,
+    "quiet": check_quiet,
     "engine": links.check_engine,
     "alive": links.check_alive,
 }
-ASKED_FOR = ("engine", "alive")  # by --only
+ASKED_FOR = ("quiet", "engine", "alive")  # by --only
 
 
 def chosen(only: str) -> list[str]:

@@ -1,0 +1,104 @@
+"""Whether numbers of this machine can be trusted: minutes of a fixed workload as A/A pairs, and what to change."""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+
+from orchestrator.cli.links import Checked
+from orchestrator.measure.statistics import estimate, session_sd
+from orchestrator.sandbox import quiet
+from orchestrator.sandbox.limits import for_measuring
+from orchestrator.sandbox.quiet import Timed
+from orchestrator.settings import Settings
+
+PAIR = "ABBAABBAABBA"  # six and six sessions, as base and head are compared
+STEADY_SD, USABLE_SD = 0.01, 0.03  # between sessions; docs/benchmarks.md says what is found at each
+MOST_DISTURBED = 0.1
+NOTICED_SHARE = 0.01  # of a processor, by a neighbour
+MOST_NEIGHBOURS = 5
+
+
+def check_settings(settings: Settings) -> Iterator[Checked]:
+    """What can be seen at once."""
+    cpus = for_measuring(settings)
+    where = f"on CPUs {', '.join(map(str, cpus))}" if cpus else "on all CPUs: there is only one core"
+    yield Checked("measuring", None, f"{where}; `lamplighter doctor --only quiet` says how steady they are")
+    for one in quiet.machine_settings(cpus):
+        yield Checked("measuring", None, f"{one.name}: {one.value}{f'; {one.advice}' if one.advice else ''}")
+    if quiet.is_virtual():
+        yield Checked("measuring", None, "a virtual machine: the hypervisor may give its processors to others")
+
+
+def check_quiet(
+    settings: Settings, *, minutes: float = 5.0, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Checked]:
+    """A few minutes of nothing but our own workload."""
+    cpus = for_measuring(settings)
+    source = resources.files("review_agents.probes").joinpath("inside/canary.py").read_text("utf-8")
+    before, began = quiet.processor_times(), clock()
+    taken: list[Timed] = []
+    while clock() - began < minutes * 60 or len(taken) < len(PAIR):
+        taken.append(quiet.timed(source, cpus))
+    elapsed_s = clock() - began
+    yield from told(taken, elapsed_s)
+    busy = quiet.neighbours(before, quiet.processor_times(), elapsed_s)
+    noticed = [f"{name} {share:.0%}" for name, share in busy if share >= NOTICED_SHARE][:MOST_NEIGHBOURS]
+    if noticed:
+        said = f"shares of one CPU: {', '.join(noticed)}; have them run at another time than reviews"
+        yield Checked("neighbours", None, said)
+
+
+def told(taken: Sequence[Timed], elapsed_s: float) -> Iterator[Checked]:
+    """The verdict on these sessions."""
+    reasons = Counter(kind(one.disturbed) for one in taken if one.disturbed)
+    disturbed = reasons.total() / len(taken)
+    words = f"{reasons.total()} of {len(taken)} sessions in {elapsed_s / 60:.1f} min were disturbed"
+    if reasons:
+        words += f" ({', '.join(f'{number} times: {reason}' for reason, number in reasons.most_common(3))})"
+    calm = disturbed <= MOST_DISTURBED
+    yield Checked("disturbance", calm, words if calm else f"{words}; reviews would wait, and often give no verdict")
+    good = [one.wall_s for one in taken if not one.disturbed]
+    if len(good) < len(PAIR):
+        sd = session_sd([one.wall_s for one in taken], ())
+        words = f"only {len(good)} sessions were good, too few to tell; all of them scatter by {sd:.1%}"
+        yield Checked("steadiness", False, f"{words}. {QUIETER}")
+        return
+    sd, ratios = session_sd(good, ()), pairs(good)
+    apart = max(abs(ratio - 1) for ratio in ratios)
+    words = (
+        f"sessions of {statistics.median(good) * 1000:.0f} ms scatter by {sd:.1%}; {len(ratios)} "
+        f"{'pair' if len(ratios) == 1 else 'pairs'} of equal code came out at most {apart:.1%} apart"
+    )
+    yield Checked("steadiness", sd <= USABLE_SD, f"{words}. {means(sd)}")
+
+
+QUIETER = "Stop what else runs here, fix the frequency, or give measuring cores of its own (LAMPLIGHTER_SANDBOX_CPUS)."
+
+
+def means(sd: float) -> str:
+    if sd <= STEADY_SD:
+        return "A slowdown of 5 % is usually found, one of 10 % nearly always."
+    if sd <= USABLE_SD:
+        return "A slowdown of 10 % is usually found; one of 5 % may be inconclusive."
+    return f"Only large slowdowns are found. {QUIETER}"
+
+
+def kind(disturbed: str) -> str:
+    """What disturbed, without how much."""
+    for words in ("others used", "some task waited", "the hypervisor"):
+        if disturbed.startswith(words):
+            return {"others used": "others used the processors", "some task waited": "tasks waited for a processor",
+                    "the hypervisor": "the hypervisor took the processors away"}[words]  # fmt: skip
+    return "pages came back from swap" if "swap" in disturbed else disturbed
+
+
+def pairs(good: Sequence[float]) -> list[float]:
+    """Ratios of A/A pairs: neighbouring sessions as if they were base and head."""
+    found = []
+    for start in range(0, len(good) - len(PAIR) + 1, len(PAIR)):
+        block = list(zip(PAIR, good[start : start + len(PAIR)], strict=True))
+        base, head = ([value for side, value in block if side == wanted] for wanted in "AB")
+        found.append(estimate(base, head, confidence=0.995).ratio)
+    return found

@@ -1,0 +1,89 @@
+"""`lamplighter doctor --only quiet`: whether numbers of this machine can be trusted."""
+
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli.quietness import PAIR, pairs, told
+from orchestrator.sandbox.quiet import Timed
+from tests.orchestrator.cli.conftest import Command
+
+
+def steady(number: int, scatter: float, disturbed: str = "") -> list[Timed]:
+    return [Timed(0.2 * (1 + scatter * (at % 5 - 2)), disturbed) for at in range(number)]
+
+
+def said(taken: list[Timed]) -> dict[str, tuple[bool | None, str]]:
+    return {one.thing: (one.ok, one.said) for one in told(taken, 300.0)}
+
+
+def test_a_quiet_machine_is_told_what_it_finds() -> None:
+    found = said(steady(48, 0.001))
+    assert found["disturbance"] == (True, "0 of 48 sessions in 5.0 min were disturbed")
+    ok, words = found["steadiness"]
+    assert ok and words.startswith("sessions of 200 ms scatter by 0.2%; 4 pairs of equal code came out at most 0.")
+    assert words.endswith("A slowdown of 5 % is usually found, one of 10 % nearly always.")
+
+
+@pytest.mark.parametrize(
+    ("scatter", "ok", "words"), [(0.012, True, "may be inconclusive"), (0.05, False, "Only large")]
+)
+def test_a_restless_machine_is_told_what_it_cannot_find(scatter: float, ok: bool, words: str) -> None:
+    found = said(steady(48, scatter))["steadiness"]
+    assert found[0] is ok and words in found[1]
+
+
+def test_a_disturbed_machine_is_told_by_what() -> None:
+    taken = [
+        *steady(20, 0.001),
+        *steady(6, 0.001, "others used 31% of the processor time"),
+        *steady(2, 0.001, "3 pages came back from swap"),
+    ]
+    ok, words = said(taken)["disturbance"]
+    assert not ok
+    assert "8 of 28 sessions" in words
+    assert "(6 times: others used the processors, 2 times: pages came back from swap)" in words
+
+
+def test_where_hardly_a_session_is_good_nothing_is_said_about_spread() -> None:
+    found = said([*steady(11, 0.001), *steady(40, 0.001, "the hypervisor gave 9.0% of the processor time to others")])
+    assert (
+        found["steadiness"][0] is False
+        and "only 11 sessions were good, too few to tell; all of them scatter by 0.2%" in found["steadiness"][1]
+    )
+
+
+def test_pairs_of_equal_code_are_laid_out_as_base_and_head_are() -> None:
+    assert pairs([1.0] * (len(PAIR) - 1)) == []
+    drifting = [1.0 + at / 1000 for at in range(2 * len(PAIR))]
+    assert pairs(drifting) == pytest.approx([1.0, 1.0], abs=0.001)  # A B B A: drift touches both sides alike
+    apart = [1.0 if side == "A" else 1.1 for side in PAIR]
+    assert pairs(apart) == pytest.approx([1.1])
+
+
+def test_doctor_measures_for_as_long_as_it_was_asked_to(lamplighter: Command) -> None:
+    done = lamplighter("doctor", "--only", "quiet", "--minutes", "0.01", "--format", "json")
+    found = {one["thing"]: one for one in json.loads(done.out)}
+    assert {"disturbance", "steadiness"} <= set(found)
+    assert "sessions in 0." in found["disturbance"]["said"]
+    assert done.status == (3 if any(one["ok"] is False for one in found.values()) else 0)
+
+
+def test_while_a_review_runs_doctor_does_not_disturb_it(
+    lamplighter: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lock = tmp_path / "held.lock"
+    monkeypatch.setenv("LAMPLIGHTER_HOST_LOCK", str(lock))
+    with lock.open("w") as file:
+        file.write("a worker")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = lamplighter("doctor", "--only", "quiet")
+    assert done.status == 3 and "a review runs (a worker)" in done.out
+
+
+def test_doctor_says_at_once_where_it_measures(lamplighter: Command) -> None:
+    done = lamplighter("doctor", "--only", "measuring")
+    assert done.status == 0 and "`lamplighter doctor --only quiet`" in done.out
