@@ -22,7 +22,7 @@ import torch
 from inference_node.lab import figures
 from inference_node.lab.fast_model import random_target
 from inference_node.lab.shapes import SHAPES
-from inference_node.lab.whole import bits, files, passes, peers
+from inference_node.lab.whole import bits, drafters, files, passes, peers
 from inference_node.lab.whole.live import Bench, synchronize
 
 PARTS: dict[str, Callable[[Bench], None]] = {
@@ -35,6 +35,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "int8": passes.int8,
     "constrained": passes.constrained,
     "text": bits.text,
+    "drafters": drafters.drafters,
     "prefill": passes.prefill,
     "long": passes.long,
     "experts": peers.experts,

@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
+from inference_node.fast import mtp
 from inference_node.fast.loading import assemble, rope_of
+from inference_node.fast.mtp import MtpWeights
 from inference_node.fast.sizes import Sizes, sizes
 from inference_node.fast.target import FastTarget
 from inference_node.fast.weights import DeltaPart, Weights, empty_layer, finish_layer, packed
@@ -41,20 +43,23 @@ def random_target(
     graphs: bool = True,
     dtype: torch.dtype = torch.bfloat16,
     weights: Weights | None = None,
+    drafter: str = "dflash",
 ) -> FastTarget:
-    """With a drafter of the released shape. weights: of an earlier one, packed or not."""
+    """With a drafter of the released shape: dflash, dflash2 or mtp. weights: of an earlier one, packed or not."""
     config = text_config(family, shape)
     size = sizes(config)
     made = weights or random_weights(size, dtype, device)
     facts = TargetFacts(
         name=f"random {family}", family=size.family, engine="fast", device=str(device), weights=made.kind,
-        vocab=size.vocab, known_ids=size.vocab - 8, context=context, block=block, stop_ids=(), drafter="dflash",
+        vocab=size.vocab, known_ids=size.vocab - 8, context=context, block=block, stop_ids=(), drafter=drafter,
         rollback=rollback, weight_bytes=made.bytes,
     )  # fmt: skip
-    return assemble(
-        made, size, rope_of(config, device, facts.name), facts, random_drafter(shape, block, device, dtype),
-        prefix_bytes=0, graphs=graphs,
-    )  # fmt: skip
+    drafts: LoadedDrafter | MtpWeights
+    if drafter == "mtp":
+        drafts = random_head(size, dtype, device)
+    else:
+        drafts = random_drafter(shape, block, device, dtype, "june" if drafter == "dflash" else drafter)
+    return assemble(made, size, rope_of(config, device, facts.name), facts, drafts, prefix_bytes=0, graphs=graphs)
 
 
 def text_config(family: str, shape: Shape) -> Any:
@@ -73,18 +78,7 @@ def random_weights(size: Sizes, dtype: torch.dtype, device: torch.device) -> Wei
     mixers, mlps = [], []
     for layer in range(size.layers):
         mixer, mlp = empty_layer(size, layer, dtype, device)
-        for weight in _matrices(mixer, mlp):
-            weight.normal_(std=weight.shape[-1] ** -0.5)
-        mixer.norm.normal_(std=0.1)
-        mlp.norm.normal_(std=0.1)
-        if isinstance(mixer, DeltaPart):
-            mixer.rule.conv.normal_(std=0.5)
-            mixer.rule.rate.uniform_(0.01, 0.3).log_()
-            mixer.rule.shift.normal_(std=0.5)
-            mixer.out_norm.normal_(mean=1.0, std=0.1)
-        else:
-            mixer.q_norm.normal_(std=0.1)
-            mixer.k_norm.normal_(std=0.1)
+        _draw(mixer, mlp)
         finish_layer(size, mixer, mlp)
         mixers.append(mixer)
         mlps.append(mlp)
@@ -99,10 +93,23 @@ def in_int8(weights: Weights) -> Weights:
     )  # fmt: skip
 
 
-def random_drafter(shape: Shape, block: int, device: torch.device, dtype: torch.dtype) -> LoadedDrafter:
-    """Of the released file's present revision."""
-    form = draft_shape("june", shape, block)
-    config = draft_config.read(drafter_config("june", shape, form, shape.vocab - 4, "random"), "random drafter")
+def random_head(size: Sizes, dtype: torch.dtype, device: torch.device) -> MtpWeights:
+    """The model's own multi-token head."""
+    made = mtp.empty(size, dtype, device)
+    _draw(made.mixer, made.mlp)
+    made.fc.data.normal_(std=made.fc.shape[-1] ** -0.5)
+    for norm in (made.embedding_norm, made.hidden_norm, made.norm):
+        norm.normal_(std=0.1)
+    mtp.finish(size, made)
+    return made
+
+
+def random_drafter(
+    shape: Shape, block: int, device: torch.device, dtype: torch.dtype, revision: str = "june"
+) -> LoadedDrafter:
+    """Of a released file's form."""
+    form = draft_shape(revision, shape, block)
+    config = draft_config.read(drafter_config(revision, shape, form, shape.vocab - 4, "random"), "random drafter")
     with torch.device("meta"):
         module = DFlash(config)
     module = module.to_empty(device=device).to(dtype)
@@ -113,6 +120,22 @@ def random_drafter(shape: Shape, block: int, device: torch.device, dtype: torch.
         else:
             parameter.normal_(std=parameter.shape[-1] ** -0.5)
     return LoadedDrafter(module, config.rope(device, "random drafter"), None, None)
+
+
+def _draw(mixer: Any, mlp: Any) -> None:
+    """One layer, as files hold it."""
+    for weight in _matrices(mixer, mlp):
+        weight.normal_(std=weight.shape[-1] ** -0.5)
+    mixer.norm.normal_(std=0.1)
+    mlp.norm.normal_(std=0.1)
+    if isinstance(mixer, DeltaPart):
+        mixer.rule.conv.normal_(std=0.5)
+        mixer.rule.rate.uniform_(0.01, 0.3).log_()
+        mixer.rule.shift.normal_(std=0.5)
+        mixer.out_norm.normal_(mean=1.0, std=0.1)
+    else:
+        mixer.q_norm.normal_(std=0.1)
+        mixer.k_norm.normal_(std=0.1)
 
 
 def _matrices(mixer: Any, mlp: Any) -> Iterator[torch.Tensor]:

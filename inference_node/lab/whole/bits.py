@@ -48,9 +48,13 @@ def bits(bench: Bench) -> None:
 
 def text(bench: Bench) -> None:
     """The same text with drafts and without, greedy and sampled, for as many tokens as --text says."""
+    same_text(bench, like(bench, "fold"))
+
+
+def same_text(bench: Bench, target: FastTarget, name: str = "") -> None:
+    """Told under this name."""
     total = wrong = 0
     line = tokens(bench, 280, 3)
-    target = like(bench, "fold")
     samplings = (
         Sampling(),
         Sampling(temperature=1.0, seed=4),
@@ -62,7 +66,7 @@ def text(bench: Bench) -> None:
         told = _said(target, line[:200], sampling, asked, draft=True)
         total += len(plain)
         wrong += abs(len(plain) - len(told)) + sum(one != other for one, other in zip(plain, told, strict=False))
-        bench.tell(text_tokens=total, text_mismatches=wrong)
+        bench.tell(**{f"{name}text_tokens": total, f"{name}text_mismatches": wrong})
 
 
 def _width(random: torch.Generator, block: int) -> int:

@@ -292,12 +292,12 @@ def top(bench: Bench) -> int:
     return mixture.top if mixture is not None else 1
 
 
-def like(bench: Bench, rollback: str) -> FastTarget:
-    """A target over the same weights with another rollback."""
+def like(bench: Bench, rollback: str, *, drafter: str = "dflash", block: int | None = None) -> FastTarget:
+    """A target over the same weights with another rollback or drafter."""
     live = bench.live
     return random_target(
-        bench.shape, bench.device, context=live.facts.context, block=live.facts.block, rollback=rollback,
-        weights=live.runner.model.weights, dtype=live.runner.model.dtype,
+        bench.shape, bench.device, context=live.facts.context, block=block or live.facts.block, rollback=rollback,
+        weights=live.runner.model.weights, dtype=live.runner.model.dtype, drafter=drafter,
     )  # fmt: skip
 
 

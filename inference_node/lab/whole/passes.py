@@ -67,13 +67,13 @@ def verify(bench: Bench) -> None:
     bench.tell(fold_share=(some - none) / none, verify_unfolded_ms=1e3 * none)
 
 
-def draft(bench: Bench) -> None:
+def draft(bench: Bench, name: str = "") -> None:
     for context in bench.contexts:
         stand_at(bench, context)
         replay = captured(bench, "draft")
         bench.runner.begin_pass(start=bench.start, valid=bench.runner.block, fold=0)
         end = "" if context == bench.contexts[0] else f"_{context // 1024}k"
-        bench.tell(**{f"draft_ms{end}": 1e3 * timed(bench, replay, bench.repeat)})
+        bench.tell(**{f"{name}draft_ms{end}": 1e3 * timed(bench, replay, bench.repeat)})
 
 
 def gaps(bench: Bench) -> None:
