@@ -53,12 +53,11 @@ def text_config(files: ModelFiles) -> Any:
                 files.folder / "config.json", f'model_type "{kind}"', found=f"not readable ({error})",
                 expected=f"a config of one of {FAMILIES}",
             ) from error  # fmt: skip
-    config = config.get_text_config(decoder=True)
-    if config.model_type not in FAMILIES:
-        raise BadModel(
-            files.folder / "config.json", "model_type", found=f'"{config.model_type}"', expected=f"one of {FAMILIES}"
-        )
-    return config
+    text = config.get_text_config(decoder=True)
+    kind = getattr(text, "model_type", config.model_type)  # a nested config that its model does not know stays a dict
+    if kind not in FAMILIES:
+        raise BadModel(files.folder / "config.json", "model_type", found=f'"{kind}"', expected=f"one of {FAMILIES}")
+    return text
 
 
 def load_module(

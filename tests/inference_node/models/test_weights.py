@@ -108,6 +108,17 @@ def test_a_family_that_is_not_known_is_refused(copy):
         module_of(folder)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3_5"])
+@pytest.mark.parametrize("other", ["gpt2", "bert", "t5", "whisper", "mamba", "clip"])
+def test_any_other_family_is_refused_by_name_whatever_its_config_looks_like(copy, family: str, other: str):
+    """One that nests its text's config and is not known to do so keeps it as a dict."""
+    folder = copy(family)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": other}))
+    with pytest.raises(BadModel, match=r"config\.json"):
+        module_of(folder)
+
+
 def test_a_model_type_that_transformers_does_not_know_is_refused(copy):
     folder = copy("llama")
     config = json.loads((folder / "config.json").read_text())
