@@ -120,6 +120,15 @@ class Settings(BaseSettings):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("model_url")
+    @classmethod
+    def look_at_address(cls, value: str) -> str:
+        """Else every review would do all its probes and then wait for a node that is nowhere."""
+        parts = urlsplit(value)
+        if value and not value.startswith("recording:") and not (parts.scheme in ("http", "https") and parts.hostname):
+            raise ValueError("expected an address like http://127.0.0.1:8760/v1, or recording:FILE")
+        return value
+
     @classmethod
     def settings_customise_sources(
         cls,

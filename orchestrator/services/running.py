@@ -456,7 +456,6 @@ def merge(
 
 def record(job: Job, filed: tuple[Filed, ...], repo: Repo, thoughts: Sequence[FocusResult]) -> None:
     """File everything, end the review and set the next slot of its schedule, all in one transaction."""
-    drop(job.shop, job.review_id)  # so that a review that is done has nothing left
 
     def finish_all(db: Session) -> None:
         now = job.shop.clock()
@@ -468,8 +467,12 @@ def record(job: Job, filed: tuple[Filed, ...], repo: Repo, thoughts: Sequence[Fo
         note = focusing.note_of(thoughts) if thoughts else EVIDENCE_ONLY
         claims.end(db, job.hold.lease, state=ReviewState.DONE, now=now, note=note)
 
-    spent = {"wall_s": time.monotonic() - job.started, "waited_s": job.patience.waited_s, **asdict(job.spent)}
-    job.step(RECORD, lambda run: Outcome(spent, summary=f"{len(filed)} findings filed", also=finish_all))
+    def work(run: StepRun) -> Outcome:
+        drop(job.shop, job.review_id)  # so that a review that is done has nothing left
+        spent = {"wall_s": time.monotonic() - job.started, "waited_s": job.patience.waited_s, **asdict(job.spent)}
+        return Outcome(spent, summary=f"{len(filed)} findings filed", also=finish_all)
+
+    job.step(RECORD, work)
 
 
 def confirmed_by_focus(filed: Sequence[Filed]) -> Counter[str]:

@@ -17,6 +17,7 @@ COMMANDS = [
     ("up",),
     ("review",),
     ("repos",),
+    ("measurements",),
     ("reviews",),
     ("reviews", "list"),
     ("reviews", "show"),
@@ -100,6 +101,12 @@ def test_a_misspelt_setting_stops_every_command(lamplighter: Command, monkeypatc
     monkeypatch.setenv("LAMPLIGHTER_PROT", "1")
     said = lamplighter("repos")
     assert said.status == 2 and "LAMPLIGHTER_PROT is not a setting" in said.err
+
+
+@pytest.mark.parametrize("node", ["127.0.0.1:8760", "nonsense", "http://", "ftp://node/v1", "file:///v1"])
+def test_a_node_without_an_address_stops_a_review_before_it_begins(lamplighter: Command, node: str) -> None:
+    said = lamplighter("review", ".", "--node", node)
+    assert said.status == 2 and "expected an address like http://" in said.err and f"(found '{node}')" in said.err
 
 
 def test_a_data_folder_that_cannot_be_made_is_an_outside_failure(lamplighter: Command, tmp_path: Path) -> None:
