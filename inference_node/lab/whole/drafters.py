@@ -38,8 +38,8 @@ def drafters(bench: Bench) -> None:
 
 
 def twins(bench: Bench, name: str) -> None:
-    """Drafts of the kernels against those of their twins on this device, from the same states. One that differs is a near
-    tie that rounding decided, and what follows it differs too: so first drafts count, and how sure both are."""
+    """Drafts of the kernels against those of their twins on this device, from the same states. One that differs is a
+    near tie that rounding decided, and what follows it differs too: so first drafts count, and how sure both are."""
     target, runner = bench.live, bench.runner
     own = runner.drafter
     assert own is not None
