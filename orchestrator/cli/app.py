@@ -6,7 +6,7 @@ import sys
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from orchestrator.cli import accounts, doctor, keeping, listing, processes, reviewing, up
+from orchestrator.cli import accounts, doctor, keeping, listing, measurements, processes, reviewing, up
 from orchestrator.cli.console import err, plain_lines
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services.errors import BadInput, ImpossibleRequest, OutsideError
@@ -29,7 +29,7 @@ Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
 )
-for room in (up, reviewing, listing, processes, accounts, keeping, doctor):
+for room in (up, reviewing, listing, measurements, processes, accounts, keeping, doctor):
     room.add_to(app)
 
 
