@@ -5,6 +5,7 @@ import shlex
 
 from review_agents.ports import CommandFailed, Workspace
 from review_agents.probes.entry_points import programs
+from review_agents.probes.own import extras_needed
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.suite_commands import ran_tests, timed_runs
@@ -82,7 +83,9 @@ def wanted(
         found[TEST_RUN] = (timed_runs(repo, tree), Environment.TEST)
     if prepared.installed_plain:
         for program in programs(prepared)[:MOST_PROGRAMS]:
-            found[f"{program.command} --help"] = ((f"cd /tmp\n{program.command} --help </dev/null",), Environment.PLAIN)
+            extras = extras_needed(workspace, prepared, program.distribution, program.command)
+            environment = Environment.TEST if extras else Environment.PLAIN
+            found[f"{program.command} --help"] = ((f"cd /tmp\n{program.command} --help </dev/null",), environment)
     return found
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 
 from review_agents.ports import Workspace
+from review_agents.probes.own import extras_needed
 from review_agents.probes.prepared import Distribution, Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.tracebacks import Raised, last_traceback
@@ -50,6 +51,7 @@ class Try(Record):
     program: Program
     arguments: tuple[str, ...]
     ran: Ran
+    environment: Environment = Environment.PLAIN
 
     @property
     def command(self) -> str:
@@ -63,7 +65,8 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     tree = SourceTree(workspace, repo, prepared)
     found = programs(prepared)
-    tries = [one for program in found for one in try_program(workspace, program)]
+    extras = {program.command: named for program in found if (named := needed(workspace, prepared, program))}
+    tries = [one for program in found for one in try_program(workspace, program, called_in(program, extras))]
     candidates = list(judge_all(tries, tree))
     broken, loading = broken_plugins(workspace, prepared, tree)
     candidates.extend(broken)
@@ -75,9 +78,11 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         "programs": {program.command: program.target for program in found},
         "tries": [{"command": one.command, "ending": one.ran.ending, "seconds": one.ran.seconds} for one in tries],
         "entry_points_loaded": loading,
+        **({"extras_needed": {command: ", ".join(named) for command, named in extras.items()}} if extras else {}),
     }
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
     summary = f"{len(found)} programs, {len(tries)} calls, {len(candidates)} problems."
+    summary += answers(found, tries, extras, tree)
     log = "\n".join(f"$ {one.command}\n{one.ran.output[-1500:]}[{one.ran.ending}]" for one in tries)
     return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, log=log, candidates=tuple(candidates))
 
@@ -96,22 +101,45 @@ def programs(prepared: Prepared) -> list[Program]:
 # Calling ---------------------------------------------------------------------------------
 
 
-def try_program(workspace: Workspace, program: Program) -> list[Try]:
+def needed(workspace: Workspace, prepared: Prepared, program: Program) -> tuple[str, ...]:
+    return extras_needed(workspace, prepared, program.distribution, program.command)
+
+
+def called_in(program: Program, extras: dict[str, tuple[str, ...]]) -> Environment:
+    return Environment.TEST if program.command in extras else Environment.PLAIN
+
+
+def answers(found: list[Program], tries: list[Try], extras: dict[str, tuple[str, ...]], tree: SourceTree) -> str:
+    """How many programs gave their help: only with extras, or not at all and without a finding about it."""
+    said = ""
+    if extras:
+        names = ", ".join(sorted({name for named in extras.values() for name in named}))
+        said += f" {len(extras)} of {len(found)} answered --help only with what README installs besides: {names}."
+    silent = [
+        program
+        for program in found
+        if not any(one.program == program and one.arguments == ("--help",) and one.ran.ok for one in tries)
+        and not any(one.program == program and judge(one, tree) for one in tries)
+    ]
+    return f"{said} {len(silent)} of {len(found)} did not answer --help." if silent else said
+
+
+def try_program(workspace: Workspace, program: Program, environment: Environment) -> list[Try]:
     """`--help` first; a program that cannot even be loaded is not tried further."""
-    tries = [call(workspace, program, "--help")]
+    tries = [call(workspace, program, environment, "--help")]
     raised = last_traceback(tries[0].ran.output)
     if tries[0].ran.timed_out or (raised and cannot_load(raised, program)):
         return tries
     for arguments in (("--version",), (), (UNKNOWN_OPTION,), (UNKNOWN_WORD,)):
-        tries.append(call(workspace, program, *arguments))
+        tries.append(call(workspace, program, environment, *arguments))
     for word in subcommands(tries[0].ran.output)[:MOST_SUBCOMMANDS]:
-        tries.append(call(workspace, program, word, "--help"))
+        tries.append(call(workspace, program, environment, word, "--help"))
     return tries
 
 
-def call(workspace: Workspace, program: Program, *arguments: str) -> Try:
-    ran = workspace.run(script([program.command], *arguments), environment=Environment.PLAIN, timeout_s=LIMIT_S)
-    return Try(program=program, arguments=arguments, ran=ran)
+def call(workspace: Workspace, program: Program, environment: Environment, *arguments: str) -> Try:
+    ran = workspace.run(script([program.command], *arguments), environment=environment, timeout_s=LIMIT_S)
+    return Try(program=program, arguments=arguments, ran=ran, environment=environment)
 
 
 def script(command: list[str], *arguments: str) -> str:
@@ -200,7 +228,7 @@ def does_not_start(one: Try, raised: Raised, tree: SourceTree) -> Candidate | No
             command=script([one.program.command], *one.arguments),
             expected="the program starts and prints its help",
             observed=f"a traceback that ends with {why}, {one.ran.ending}",
-            environment=Environment.PLAIN,
+            environment=one.environment,
             symptom=Symptom(nonzero=True, contains=("Traceback", raised.type)),
         ),
         shape=raised.shape,
@@ -233,7 +261,7 @@ def traceback(one: Try, raised: Raised, tree: SourceTree) -> Candidate | None:
             command=script([one.program.command], *one.arguments),
             expected="help or a one-line error message, no traceback",
             observed=f"a traceback that ends with {raised.text}, {one.ran.ending}",
-            environment=Environment.PLAIN,
+            environment=one.environment,
             symptom=Symptom(nonzero=True, contains=("Traceback (most recent call last)", raised.type)),
         ),
         shape=raised.shape,
@@ -261,7 +289,7 @@ def exit_zero(one: Try, tree: SourceTree) -> Candidate | None:
             command=script([one.program.command], *one.arguments),
             expected="a non-zero exit status",
             observed=f"exit status 0 after {said!r}",
-            environment=Environment.PLAIN,
+            environment=one.environment,
             symptom=Symptom(exit=0, contains=(said[:80],)),
         ),
     )
@@ -337,7 +365,7 @@ def version_candidates(tries: list[Try], tree: SourceTree) -> list[Candidate]:
                     command=script([one.program.command], "--version"),
                     expected=version,
                     observed=lines[0],
-                    environment=Environment.PLAIN,
+                    environment=one.environment,
                     symptom=Symptom(exit=0, contains=(said[0],), lacks=(version,)),
                 ),
             )

@@ -10,7 +10,7 @@ from review_agents.ports import Workspace
 from review_agents.probes.claims import Claim, candidate_of, merge_claims
 from review_agents.probes.comparing import compare
 from review_agents.probes.documents import BlockKind, Document
-from review_agents.probes.own import environment_of, package_of
+from review_agents.probes.own import environment_for_programs, package_of
 from review_agents.probes.pages import documentation, read_pages
 from review_agents.probes.prepare import Prepared
 from review_agents.probes.reader import Reader
@@ -39,7 +39,7 @@ class Reading:
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     """Candidates are confirmed here already: each reproduction was run once in this workspace."""
-    environment = environment_of(prepared)
+    environment = environment_for_programs(workspace, prepared)
     if "python" not in prepared.languages:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no Python in this repo")
     paths = documentation(repo, prepared.root)
@@ -48,7 +48,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if environment is None:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     deadline = time.monotonic() + BUDGET_S
-    package = package_of(workspace, repo, prepared)
+    package = package_of(workspace, repo, prepared, environment)
     readings, claims = [], []
     for document in read_pages(workspace, paths, package.scripts):
         page = Page(workspace, repo, prepared, package, document, environment, deadline)

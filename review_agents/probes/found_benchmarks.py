@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from review_agents.ports import Workspace
 from review_agents.probes.benchmarks import FOLDERS, MOST_PROGRAMS, NO_TESTS, TEST_RUN, documented, scripts
 from review_agents.probes.entry_points import programs
+from review_agents.probes.own import extras_needed
 from review_agents.probes.prepared import Prepared
 from review_agents.probes.source_tree import SourceTree
 from review_agents.probes.suite_commands import is_pytest
@@ -48,7 +49,7 @@ def found(
         *documented_ones(tree),
         *script_ones(repo, tree),
         *imports(prepared),
-        *program_starts(prepared),
+        *program_starts(workspace, prepared),
         *slow_tests(repo, prepared, slowest),
         *test_run(repo, prepared, test_command),
         *asked,
@@ -199,13 +200,15 @@ def imports(prepared: Prepared) -> list[Benchmark]:
     ]
 
 
-def program_starts(prepared: Prepared) -> list[Benchmark]:
+def program_starts(workspace: Workspace, prepared: Prepared) -> list[Benchmark]:
     return [
         Benchmark(
             name=f"{program.command} --help",
             kind=BenchmarkKind.PROGRAM,
             command=f"cd /tmp\n{program.command} --help </dev/null >/dev/null",
-            environment=Environment.PLAIN,
+            environment=Environment.TEST
+            if extras_needed(workspace, prepared, program.distribution, program.command)
+            else Environment.PLAIN,
         )
         for program in programs(prepared)[:MOST_PROGRAMS]
     ]

@@ -14,7 +14,7 @@ from review_agents.probes import recipes
 from review_agents.probes.claims import Claim, candidate_of, merge_claims
 from review_agents.probes.code_places import CodePlaces
 from review_agents.probes.help_texts import Help, help_tree, node_of
-from review_agents.probes.own import environment_of, package_of, with_stand_ins
+from review_agents.probes.own import environment_for_programs, package_of, with_stand_ins
 from review_agents.probes.pages import documentation, read_pages
 from review_agents.probes.prepare import Prepared
 from review_agents.probes.shell import Package, Word
@@ -86,7 +86,7 @@ class Spoiled:
 
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
-    environment = environment_of(prepared)
+    environment = environment_for_programs(workspace, prepared)
     if prepared.not_installed:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if environment is None or not prepared.console_scripts:
@@ -95,7 +95,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     if not paths:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no README and no docs")
     deadline = time.monotonic() + BUDGET_S
-    package = package_of(workspace, repo, prepared)
+    package = package_of(workspace, repo, prepared, environment)
     documents = read_pages(workspace, paths, package.scripts)
     worked = worked_commands(workspace, repo, package, documents, environment, deadline)
     if not worked:

@@ -15,6 +15,7 @@ from review_agents.records import Record
 
 FOR_TESTS = ("test", "tests", "testing", "tests-require", "pytest", "unittest", "ci", "test-all", "all-tests")
 FOR_DEVELOPERS = ("dev", "develop", "development", "devel", "all", "full", "complete", "quality", "check", "lint")
+FOR_ALL = ("all", "full", "complete")
 
 # An option in pytest's settings -> the distribution that provides it. Without it pytest refuses to start.
 PYTEST_OPTIONS = {
@@ -142,6 +143,11 @@ def _tier(name: str) -> int:
     if plain in FOR_TESTS or re.fullmatch(r"(py)?tests?(-.*)?|.*-tests?", plain):
         return 1
     return 2 if plain in FOR_DEVELOPERS else 0
+
+
+def is_for_users(extra: str) -> bool:
+    """Whether the extra is an optional part of the package, not what only its developers install."""
+    return not _tier(extra) or canonicalize_name(extra) in FOR_ALL
 
 
 def _extras(extras: Iterable[str]) -> list[Source]:

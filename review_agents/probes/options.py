@@ -14,7 +14,7 @@ from review_agents.probes.code_places import CodePlaces
 from review_agents.probes.documents import ELSEWHEN, BlockKind, Document
 from review_agents.probes.help_texts import OPTION, Help, help_tree, node_of
 from review_agents.probes.markup import Passage, PassageKind
-from review_agents.probes.own import environment_of, package_of, with_stand_ins
+from review_agents.probes.own import environment_for_programs, package_of, with_stand_ins
 from review_agents.probes.pages import documentation, read_pages
 from review_agents.probes.prepare import Prepared
 from review_agents.probes.refusals import read_refusal
@@ -70,7 +70,7 @@ class Named:
 
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
-    environment = environment_of(prepared)
+    environment = environment_for_programs(workspace, prepared)
     if prepared.not_installed:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     if environment is None or not prepared.console_scripts:
@@ -78,7 +78,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     paths = documentation(repo, prepared.root)
     if not paths:
         return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason="no README and no docs")
-    package = package_of(workspace, repo, prepared)
+    package = package_of(workspace, repo, prepared, environment)
     tree = help_tree(workspace, package, environment)
     if not tree:
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="no command of the package prints a help")

@@ -191,7 +191,7 @@ class Reader:
             f"{self._preamble()}\n{safe_path}touch {self.home}/mark\n"
             f"exec 3>&1\n"
             f"finish() {{ status=$?; exec 1>&3 2>/dev/null\n"
-            f"pwd > {self.home}/cwd; unset PYTHONSAFEPATH; export -p > {self.home}/env\n"
+            f"pwd > {self.home}/cwd; unset PYTHONSAFEPATH; export -p > {self.home}/env\n{self._keep_variables(step)}"
             f"printf '\\n{mark}out\\n'; head -c {OUTPUT_LIMIT} {self.home}/out\n"
             f"printf '\\n{mark}err\\n'; head -c {OUTPUT_LIMIT} {self.home}/err\n"
             f"printf '\\n{mark}made\\n'; cd {self.folder}; find . -newer {self.home}/mark -type f | head -200\n"
@@ -202,6 +202,12 @@ class Reader:
         ran = self.workspace.run(command, environment=self.environment, timeout_s=COMMAND_S)
         step.ran, step.seconds, step.timed_out = True, ran.seconds, ran.timed_out
         self._take(step, ran, mark)
+
+    def _keep_variables(self, last: Step) -> str:
+        """What was set and not exported is there for the next command, too, as in a reader's shell."""
+        run = [*(step for step in self.steps if step.kind == "shell" and step.ran), last]
+        names = {name for step in run for name in variables_set(step.text)}
+        return f"declare -p {' '.join(sorted(names))} >> {self.home}/env\n" if names else ""
 
     def _take(self, step: Step, ran: Ran, mark: str) -> None:
         said = ran.output
@@ -391,10 +397,22 @@ def _feeds(other: Step, step: Step) -> bool:
     if any(_mentions(step, name) for name in other.makes):
         return True
     if other.kind == "shell" and step.kind == "shell":
+        if any(re.search(rf"\$\{{?{name}\b", step.text) for name in variables_set(other.text)):
+            return True
         return bool(re.match(r"^\s*(?:cd|export|alias|pushd|set)\b", other.text)) and not other.noted
     if other.kind in ("python", "session") and step.kind in ("python", "session"):
         return bool(names_set(source_of(other)) & names_used(source_of(step)))
     return False
+
+
+def variables_set(text: str) -> list[str]:
+    """Shell variables that a command sets for those after it: assignments without a program."""
+    return [
+        assignment.partition("=")[0]
+        for command in simple_commands(text)
+        if not command.program
+        for assignment in command.assignments
+    ]
 
 
 def source_of(step: Step) -> str:

@@ -150,6 +150,7 @@ WRAPPERS = {
 
 def simple_commands(text: str) -> tuple[Simple, ...]:
     """The simple commands of a line or script, wrappers such as `time` and keywords taken off."""
+    source = without_heredocs(text)
     found: list[Simple] = []
     words: list[Word] = []
     reads: list[str] = []
@@ -159,9 +160,11 @@ def simple_commands(text: str) -> tuple[Simple, ...]:
     def close(background: bool = False) -> None:
         assignments: list[str] = []
         rest = list(words)
-        while rest and not rest[0].quoted and (re.match(r"^[A-Za-z_]\w*=", rest[0].value) or rest[0].value in WRAPPERS):
-            if "=" in rest[0].value:
-                assignments.append(rest[0].value)
+        while rest:
+            assigns = re.match(r"[A-Za-z_]\w*=", source[rest[0].start : rest[0].end])  # its value may be quoted
+            if not assigns and (rest[0].quoted or rest[0].value not in WRAPPERS):
+                break
+            assignments.extend([rest[0].value] if assigns else [])
             rest.pop(0)
         if rest or assignments:
             found.append(Simple(tuple(rest), tuple(assignments), tuple(reads), tuple(writes), background))
@@ -169,7 +172,7 @@ def simple_commands(text: str) -> tuple[Simple, ...]:
         reads.clear()
         writes.clear()
 
-    for word in words_of(without_heredocs(text)):
+    for word in words_of(source):
         if word.operator:
             if REDIRECTION.match(word.value):
                 redirect = word.value

@@ -43,6 +43,12 @@ def test_a_line_is_taken_into_simple_commands():
     assert third.background
 
 
+def test_an_assignment_may_have_a_quoted_value_and_a_quoted_word_is_none():
+    (command,) = simple_commands("NAME='Ada L' OTHER=\"$x\" tool 'a=1'")
+    assert (command.program, command.assignments) == ("tool", ("NAME=Ada L", "OTHER=$x"))
+    assert simple_commands("'a=1' x")[0].program == "a=1"
+
+
 def test_a_heredoc_is_no_command():
     (command,) = simple_commands("cat > a <<'EOF'\nrm -rf /\nEOF")
     assert command.values == ["cat"] and command.writes == ("a",)
