@@ -399,3 +399,75 @@ def test_hostile_text_does_not_make_a_phone_scroll_sideways(browser: Browser, si
     ]
     context.close()
     assert wide == []
+
+
+# Measurements --------------------------------------------------------------------------------------
+
+
+def test_benchmarks_are_filtered_in_place_and_opened_by_keyboard(tab: Page, street: Street) -> None:
+    tab.goto(f"/repos/{street.repo}/measurements")
+    expect(tab.locator(".series > li")).to_have_count(3)
+    tab.get_by_label("Name has").fill("size")
+    tab.get_by_label("Name has").press("Tab")
+    expect(tab.locator(".series > li")).to_have_count(1)
+    expect(tab).to_have_url(re.compile("q=size"))
+    tab.locator(".series a").focus()
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_role("heading", level=1)).to_have_text("size")
+
+
+def test_benchmarks_are_filtered_without_javascript(plain: Page, street: Street) -> None:
+    plain.goto(f"/repos/{street.repo}/measurements")
+    plain.get_by_label("Only what moved").check()
+    plain.get_by_role("button", name="Filter").click()
+    expect(plain.locator(".series > li")).to_have_count(1)
+
+
+def test_a_frame_is_widened_by_keyboard_and_marked_when_it_has_the_focus(tab: Page, street: Street) -> None:
+    tab.goto(f"/reviews/{street.done}/profile?name={street.benchmark}")
+    frame = tab.locator("#head .flames a", has_text="scan").first
+    before = tab.evaluate("one => getComputedStyle(one).strokeWidth", frame.locator("rect").element_handle())
+    tab.keyboard.press("Tab")  # from now on the keyboard is what focus comes from
+    frame.focus()
+    after = tab.evaluate("one => getComputedStyle(one).strokeWidth", frame.locator("rect").element_handle())
+    assert (before, after) == ("1px", "4px")
+    tab.keyboard.press("Enter")
+    expect(tab.get_by_text("Widened to")).to_be_visible()
+    tab.get_by_role("link", name="Show all").click()
+    expect(tab.get_by_text("Widened to")).to_have_count(0)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_in_pictures_can_be_read_in_both_themes(browser: Browser, site: Site, street: Street, theme: str) -> None:
+    """WCAG's 4.5 to 1, for every word of a plot and every frame of a flame graph against what is behind it."""
+    context = browser.new_context(base_url=site.address, color_scheme=theme)  # type: ignore[arg-type]
+    page = context.new_page()
+    faint = []
+    for address, texts, behind in (
+        (f"/repos/{street.repo}/benchmark?name={street.benchmark}", ".plot text", "figure.panel"),
+        (f"/reviews/{street.done}/profile?name={street.benchmark}", ".flames a svg text", ""),
+    ):
+        page.goto(address)
+        ratios = page.evaluate(CONTRASTS, [texts, behind])
+        assert ratios, address
+        faint += [(address, word, ratio) for word, ratio in ratios if ratio < 4.5]
+    context.close()
+    assert faint == []
+
+
+# A canvas turns any colour that CSS can say into numbers.
+CONTRASTS = """([texts, behind]) => {
+  const context = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
+  const light = (colour) => {
+    context.fillStyle = colour; context.fillRect(0, 0, 1, 1);
+    const [r, g, b] = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3).map((part) => part / 255)
+      .map((part) => part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return [...document.querySelectorAll(texts)].filter((one) => one.textContent).map((one) => {
+    const back = behind ? getComputedStyle(document.querySelector(behind)).backgroundColor
+      : getComputedStyle(one.parentElement.querySelector("rect")).fill;
+    const [high, low] = [light(getComputedStyle(one).fill), light(back)].sort((a, b) => b - a);
+    return [one.textContent, (high + 0.05) / (low + 0.05)];
+  });
+}"""
