@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from urllib.parse import quote
 from uuid import UUID
 
 from playwright.sync_api import Browser
@@ -66,6 +67,9 @@ PICTURES = (
     ("home", "dark", 780),
     ("home", "light", 780),
     ("repo", "dark", 760),
+    ("measurements", "dark", 900),
+    ("benchmark", "light", 900),
+    ("profile", "dark", 720),
     ("finding", "dark", 700),
     ("rounds", "light", 640),
     ("compare", "light", 760),
@@ -75,7 +79,7 @@ PICTURES = (
     ("ignored", "light", 480),
     ("form", "dark", 740),
 )
-PHONES = ("home", "review", "running", "memo", "transcript", "compare", "finding")
+PHONES = ("home", "review", "running", "memo", "transcript", "compare", "finding", "measurements")
 MOST_BYTES = 150 * 1000
 NIGHTS = 24
 BROUGHT_UP = {"form": "#f-focuses"}  # what a picture shows whole
@@ -109,6 +113,9 @@ def main() -> None:
             "review": f"/reviews/{sights.done}",
             "running": f"/reviews/{sights.running}",
             "repo": f"/repos/{sights.repo}",
+            "measurements": f"/repos/{sights.repo}/measurements#series",
+            "benchmark": f"/repos/{sights.repo}/benchmark?name=import+spanparse",
+            "profile": f"/reviews/{sights.done}/profile?name={quote('bench_parse: format_clock')}",
             "finding": f"/findings/{sights.finding}",
             "rounds": "/schedules",
             "compare": f"/compare?one={sights.before}&other={sights.done}",
