@@ -371,6 +371,24 @@ def test_no_page_scrolls_sideways_on_a_phone(
     assert wide == []
 
 
+def test_no_table_is_cut_at_its_edge_at_any_width(tab: Page, street: Street) -> None:
+    """Where columns do not fit, a table becomes cards; it is never one that has to be pushed aside to be read."""
+    wide = []
+    for address in street.pages:
+        if address == "/now":  # a part of a page, without its style
+            continue
+        tab.goto(address)
+        tab.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+        for width in (320, 480, 560, 641, 760, 860, 961, 1040, 1280):
+            tab.set_viewport_size({"width": width, "height": 800})
+            wide += tab.evaluate(
+                "where => [...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth)"
+                ".map(one => `${where}: ${one.scrollWidth} in ${one.clientWidth}, ${one.innerText}`.slice(0, 90))",
+                f"{address} at {width}",
+            )
+    assert wide == []
+
+
 def test_hostile_text_does_nothing_in_a_browser(tab: Page, shop: Workshop) -> None:
     with shop.sessions.begin() as db:
         street = build(db, HOSTILE)
