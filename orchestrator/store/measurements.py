@@ -18,6 +18,7 @@ class MeasurementRow(Base):
     __table_args__ = (
         UniqueConstraint("review_id", "name"),
         Index("ix_measurements_series", "repo_id", "at"),
+        Index("ix_measurements_name", "repo_id", "name", "at"),
     )
 
     id: Mapped[Key]

@@ -1,12 +1,25 @@
 """Measurements as points of histories, on both databases."""
 
 from datetime import timedelta
+from uuid import uuid4
+
+from sqlalchemy import event
 
 from orchestrator.store import measurements
 from orchestrator.store.reviews import ReviewState
 from orchestrator.store.session import Sessions
 from review_agents.records import Session
 from tests.factories import NOON, make_measured, make_measurement, make_repo, make_review
+
+
+def test_the_nights_of_one_benchmark_are_found_by_its_name(sessions: Sessions) -> None:
+    asked: list[tuple[str, object]] = []
+    event.listen(sessions.engine, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
+    with sessions.reading() as db:
+        measurements.nights(db, uuid4(), newest=10, name="a")
+        statement, values = asked[-1]
+        plan = db.connection().exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()  # type: ignore[arg-type]
+    assert any("ix_measurements_name (repo_id=? AND name=?)" in str(row) for row in plan), plan
 
 
 def test_nights_count_their_sessions_and_come_oldest_first(each_sessions: Sessions) -> None:
