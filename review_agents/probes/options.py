@@ -152,6 +152,9 @@ def _in_prose(document: Document, tree: dict[tuple[str, ...], Help], package: Pa
         for passage in passages:
             if OTHER_PROGRAMS.search(_without_own(passage.text, package)) or NOT_NOW.search(passage.text):
                 continue
+            for path, option in _coded_invocations(passage, tree, package):
+                line = document.line_with(option, passage.line)
+                yield Named(document, line, option, (), (path,), "", "named with its command")
             coded = _coded_options(passage)
             for option in coded:
                 if option in known:
@@ -163,6 +166,20 @@ def _in_prose(document: Document, tree: dict[tuple[str, ...], Help], package: Pa
                     )
                     line = document.line_with(option, passage.line)
                     yield Named(document, line, option, aliases, paths, "", evidence)
+
+
+def _coded_invocations(
+    passage: Passage, tree: dict[tuple[str, ...], Help], package: Package
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Options in inline code that begins with one of the repo's own programs: `lamp --bright`, with their command."""
+    for text in passage.cells or (passage.text,):
+        for code in re.findall(r"`([^`]+)`", text):
+            first = next(own_invocations(code, package), None) if code.split() else None
+            if first is None or first[0].words[0].start > len(code) - len(code.lstrip()):
+                continue
+            path, taken = node_of(first[0].values, tree, package)
+            if path:
+                yield from ((path, option) for option in _options_of(first[0].values[taken:]))
 
 
 def _coded_options(passage: Passage) -> list[str]:
