@@ -50,7 +50,13 @@ def adopt(settings: Settings) -> list[str]:
     if not new.settings:
         return [*said, f"Nothing to write into {file}."]
     append(file, new.lines)
-    return [*said, f"Written into {file}:", *(f"    {line}" for line in new.lines)]
+    written = [f"    {line}" for line in new.lines]
+    return [
+        *said,
+        f"Written into {file}:",
+        *written,
+        "What runs already read its settings at its start: start it again.",
+    ]
 
 
 def file_of(settings: Settings) -> Path:

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,10 @@ SHALLOW_COMMITS = 50  # at least; more where the nearest tag is further back
 DEEPEST_TAG = 2000
 SHOWN_BYTES, CONTENT_BYTES = 4 << 20, 64 << 20  # of a file; a larger one is not read
 LONGEST_RANGE = 5000  # commits that are looked through for an earlier one
+FILE_MODES = (b"100644", b"100755")
+LFS, LARGEST_POINTER = b"version https://git-lfs.github.com/spec/", 1024  # bytes, by its specification
+LONGEST_LINK = 4096  # bytes; no kernel follows a longer one
+MOST_LOOKED_AT = 15_000  # links or small files; at their longest they stay below what git may answer
 VIEW = "view-"  # begins the names of folders that live only as long as their process
 
 
@@ -58,10 +62,26 @@ class Checkout:
         """Tracked symbolic links."""
         return tuple(sorted(readable(one.name) for one in self._tree() if one.mode == b"120000"))
 
+    def links_outside(self) -> tuple[str, ...]:
+        """Tracked symbolic links that lead out of the tree."""
+        links = [one for one in self._tree() if one.mode == b"120000" and one.size <= LONGEST_LINK][:MOST_LOOKED_AT]
+        found = self._contents(links)
+        return tuple(sorted(readable(one.name) for one in links if leads_outside(one.name, found[one.oid])))
+
+    def lfs_pointers(self) -> tuple[str, ...]:
+        """Tracked files whose content is not in the repo but in Git LFS's store, which is not asked."""
+        listings = [name for name in self.files() if name.rpartition("/")[2] == ".gitattributes"]
+        if not any("filter=lfs" in (self.show(name) or "") for name in listings):
+            return ()
+        files = [one for one in self._tree() if one.mode in FILE_MODES]
+        small = [one for one in files if len(LFS) < one.size <= LARGEST_POINTER][:MOST_LOOKED_AT]
+        found = self._contents(small)
+        return tuple(sorted(readable(one.name) for one in small if found[one.oid].startswith(LFS)))
+
     def blobs(self) -> Mapping[str, str]:
         """Git's id of each tracked file's content; of files alone, without links and submodules."""
         if self._blobs is None:
-            self._blobs = {readable(one.name): one.oid for one in self._tree() if one.mode in (b"100644", b"100755")}
+            self._blobs = {readable(one.name): one.oid for one in self._tree() if one.mode in FILE_MODES}
         return self._blobs
 
     def show(self, path: str, *, limit_bytes: int = SHOWN_BYTES) -> str | None:
@@ -220,6 +240,22 @@ class Checkout:
                 mode, _, oid, size = about.split()
                 yield Entry(mode, oid.decode(), int(size) if size.isdigit() else 0, name)
 
+    def _contents(self, entries: Sequence[Entry]) -> dict[str, bytes]:
+        """Of small blobs, by id, in one process."""
+        wanted = sorted({one.oid for one in entries})
+        if not wanted:
+            return {}
+        asked = "".join(f"{oid}\n" for oid in wanted).encode()
+        answer = memoryview(self._run(self._mirror, "cat-file", "--batch", action="read small files", stdin=asked))
+        found: dict[str, bytes] = {}
+        at = 0
+        for oid in wanted:  # each: id, type and size in a line, the content, a line's end
+            line_end = bytes(answer[at : at + 200]).index(b"\n") + at
+            size = int(bytes(answer[at:line_end]).split()[2])
+            found[oid] = bytes(answer[line_end + 1 : line_end + 1 + size])
+            at = line_end + size + 2
+        return found
+
     def _git(self, *arguments: str, action: str, output_bytes: int = 64 << 20) -> bytes:
         return self._command.run(
             *arguments, git_dir=self._mirror, action=action, timeout_s=self._rules.timeout_s, output_bytes=output_bytes
@@ -239,6 +275,12 @@ def bytes_below(folder: Path) -> int:
             except FileNotFoundError:
                 continue  # renamed meanwhile
     return total
+
+
+def leads_outside(name: bytes, target: bytes) -> bool:
+    """Whether a symbolic link of a tree has a target that is not in it, as far as the link's own text says."""
+    place = os.path.normpath(os.path.join(os.path.dirname(name), target))
+    return place.startswith(b"/") or place == b".." or place.startswith(b"../")
 
 
 def readable(name: bytes) -> str:

@@ -186,6 +186,10 @@ def left_out(job: Job, checkout: Checkout) -> list[str]:
     notes = []
     if submodules := checkout.submodules():
         notes.append(f"submodules are not fetched: {listed(submodules)}")
+    if pointers := checkout.lfs_pointers():
+        notes.append(f"contents in Git LFS are not fetched: {listed(pointers)}")
+    if outside := checkout.links_outside():
+        notes.append(f"links that lead out of the repo are not followed: {listed(outside)}")
     if job.asked.is_path:
         try:
             uncommitted = job.shop.git.uncommitted(job.asked.url, checkout.commit)

@@ -82,10 +82,12 @@ def parse_url(text: str, settings: Settings, resolve: Callable[[str], tuple[str,
         raise BadTarget(
             "target",
             f"The URL of {host or 'the repository'} carries a user name or password, which would be stored and shown. "
-            "Use the URL without them, and for private repositories ssh with a key (LAMPLIGHTER_GIT_SSH_KEY).",
+            "Use the URL without them, and for private repositories ssh with a key (LAMPLIGHTER_GIT_SSH_KEY, "
+            "LAMPLIGHTER_GIT_SCHEMES).",
         )
     if scheme not in allowed:
-        raise BadTarget("target", f"URLs with {scheme}:// are not accepted here. {accepted}")
+        hint = " (LAMPLIGHTER_GIT_SCHEMES=https,ssh accepts it)" if scheme == "ssh" else ""
+        raise BadTarget("target", f"URLs with {scheme}:// are not accepted here{hint}. {accepted}")
     if parts.query or parts.fragment or "?" in text or "#" in text:
         raise BadTarget("target", "The URL has a “?” or “#” part, which no repository needs. Use the URL without it.")
     if not (HOST.fullmatch(host) and max(map(len, host.split("."))) <= LONGEST_LABEL) and not is_address(host):
@@ -109,14 +111,16 @@ def parse_folder(text: str, settings: Settings, from_cli: bool, accepted: str) -
         raise BadTarget("target", f"“{text}” is neither a URL nor a full path. {accepted}")
     try:
         folder = (Path(text).expanduser() if from_cli else Path(text)).resolve()
+        folder = folder.parent if folder.name == ".git" else folder  # what people mean by it
         if not from_cli:
             refuse_outside(folder, settings)
-        is_folder = folder.is_dir()
+        is_folder, is_file = folder.is_dir(), folder.is_file()
     except (OSError, RuntimeError):  # a loop of links, a name too long, no such user for ~
         raise BadTarget("target", f"The path “{text}” cannot be followed to a folder.") from None
     if not is_folder:
         hint = "" if from_cli and text.startswith(("/", ".", "~")) else f" {accepted}"
-        raise BadTarget("target", f"There is no folder “{folder}”.{hint}")
+        what = f"“{folder}” is a file; name the folder of its repo." if is_file else f"There is no folder “{folder}”."
+        raise BadTarget("target", f"{what}{hint}")
     if CONTROL.search(str(folder)) or not encodable(str(folder)) or len(str(folder)) > LONGEST_TARGET:
         raise BadTarget(
             "target", "The folder's path holds control characters or bytes that are no text, or is too long."

@@ -79,6 +79,7 @@ WRONG = {
     "an unknown format": ("review", "/", "--format", "xml"),
     "an unknown severity": ("review", "/", "--fail-on", "awful"),
     "a budget that is no number": ("review", "/", "--budget-minutes", "long"),
+    "a folder as --out": ("review", "/", "--out", "/"),
     "a folder for --out that is not there": ("review", "/", "--out", "/no/such/folder/x"),
     "a review that is not there": ("reviews", "show", "abc"),
     "a review with a whole id that is not there": ("reviews", "show", "00000000-0000-0000-0000-000000000000"),

@@ -311,8 +311,12 @@ def test_strange_names_submodules_links_and_lfs_are_only_data(repo: Path, mirror
     with open(bytes(repo) + b"/latin-\xe9", "w") as file:
         file.write("3")
     (repo / "outside").symlink_to("/etc/passwd")
+    (repo / "folder").mkdir()
+    for name, place in {"up": "../../x", "inside": "../big.bin", "turning": "./../folder/../..", "itself": "."}.items():
+        (repo / "folder" / name).symlink_to(place)
     (repo / ".gitattributes").write_text("*.bin filter=lfs diff=lfs\n")
     (repo / "big.bin").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (repo / "small.bin").write_text("no pointer, but as long as one: version https://git-lfs.github.com/spec/v1\n")
     git(repo, "add", "--all")
     blob = git(repo, "rev-parse", "HEAD")
     git(repo, "update-index", "--add", "--cacheinfo", f"160000,{blob},module")
@@ -322,8 +326,10 @@ def test_strange_names_submodules_links_and_lfs_are_only_data(repo: Path, mirror
     checkout = mirrors.fetch(str(repo))
     names = checkout.files()
     assert {"line\nbreak", "esc\x1b[31m", "latin-\\xe9", "outside", "big.bin"} <= set(names) and "module" not in names
-    assert checkout.submodules() == ("module",) and checkout.links() == ("outside",)
-    assert checkout.blobs().keys() == set(names) - {"outside"}
+    assert checkout.submodules() == ("module",) and checkout.lfs_pointers() == ("big.bin",)
+    assert checkout.links_outside() == ("folder/turning", "folder/up", "outside")
+    assert checkout.links() == ("folder/inside", "folder/itself", "folder/turning", "folder/up", "outside")
+    assert checkout.blobs().keys() == set(names) - set(checkout.links())
     assert checkout.show("outside") == "/etc/passwd"  # the link's own text, not what it points to
     assert checkout.show("big.bin") == "version https://git-lfs.github.com/spec/v1\n"
     assert checkout.show("line\nbreak") == "1"

@@ -111,7 +111,9 @@ def test_file_and_ext_are_refused_even_when_the_settings_name_them(scheme: str) 
 
 
 def test_ssh_only_where_the_operator_allows_it() -> None:
-    with pytest.raises(BadTarget, match=r"ssh:// are not accepted here.*https://"):
+    with pytest.raises(
+        BadTarget, match=r"ssh:// are not accepted here \(LAMPLIGHTER_GIT_SCHEMES=https,ssh accepts it\).*https://"
+    ):
         parse("git@git.example:t/x")
 
 
@@ -195,8 +197,16 @@ def test_a_folder_that_is_not_there_or_no_folder_is_refused(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("missing", "file", "loop", "x" * 1000):
-        with pytest.raises(BadTarget):
+        with pytest.raises(BadTarget, match="is a file" if name == "file" else "no folder|cannot be followed"):
             parse(str(tmp_path / name), from_cli=True)
+
+
+def test_a_repos_git_folder_stands_for_the_repo_inside_the_roots_only(tmp_path: Path) -> None:
+    (tmp_path / "tool" / ".git").mkdir(parents=True)
+    for name in ("tool", "tool/.git"):
+        assert parse(str(tmp_path / name), from_cli=True) == Target(str(tmp_path / "tool"), RepoKind.PATH, "tool")
+    with pytest.raises(BadTarget, match="not below"):
+        parse(str(tmp_path / "tool" / ".git"), allowed_roots=(str(tmp_path / "tool" / ".git"),))
 
 
 def test_a_folder_with_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
