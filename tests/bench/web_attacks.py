@@ -127,7 +127,8 @@ def street(folder: Path, client: TestClient, text: str) -> list[tuple[str, str]]
     with shop.sessions.begin() as db:
         built: Street = build(db, text)
     return [
-        (f"{number} {re.sub('[0-9a-f-]{36}', 'ID', address.partition('?')[0])}", address) for number, address in enumerate(built.pages)
+        (f"{number} {re.sub('[0-9a-f-]{36}', 'ID', address.partition('?')[0])}", address)
+        for number, address in enumerate(built.pages)
     ]
 
 
