@@ -101,6 +101,14 @@ class Checkout(Protocol):
 
     def submodules(self) -> tuple[str, ...]: ...
 
+    def lfs_pointers(self) -> tuple[str, ...]:
+        """Tracked files whose content is in Git LFS's store, which is not asked."""
+        ...
+
+    def links_outside(self) -> tuple[str, ...]:
+        """Tracked symbolic links that lead out of the tree."""
+        ...
+
     def show(self, path: str) -> str | None:
         """The file's text, undecodable bytes replaced; None where there is no such file or it is very large."""
         ...

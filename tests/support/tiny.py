@@ -54,6 +54,12 @@ class TinyCheckout:
     def submodules(self) -> tuple[str, ...]:
         return ()
 
+    def lfs_pointers(self) -> tuple[str, ...]:
+        return ()
+
+    def links_outside(self) -> tuple[str, ...]:
+        return ()
+
     def show(self, path: str) -> str | None:
         content = self.content(path)
         return None if content is None else content.decode("utf-8", "replace")
@@ -136,6 +142,8 @@ def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
 
 
 def greets(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    if prepared.not_installed:
+        return ProbeResult(probe="greets", state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     ran = workspace.run(GREET)
     if "hello" in ran.output:
         return ProbeResult(probe="greets", state=ProbeState.PASSED, summary="it greets")
@@ -158,6 +166,8 @@ def no_greeting(**changed: Any) -> Candidate:
 
 
 def counts(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
+    if prepared.not_installed:
+        return ProbeResult(probe="counts", state=ProbeState.COULD_NOT_RUN, reason=prepared.not_installed)
     measured = workspace.measure("count", COUNT, sessions=2, warmup=0)
     return ProbeResult(probe="counts", state=ProbeState.PASSED, summary="counted", measurements=(measured,))
 
