@@ -104,15 +104,17 @@ def memo_of(
     findings: Sequence[Seen],
     focuses: Mapping[str, Focus],
     probes: Sequence[tuple[str, ProbeState, str]],
+    unproved: str = "Nothing was proved wrong",
 ) -> Memo:
-    """`probes` are name, state and reason of each check."""
+    """`probes` are name, state and reason of each check; checks that share a reason may come as one, their names in
+    a row. `unproved` is what to say where no fault was proved."""
     scores = reconciled(results, focuses)
     there = [one for one in findings if one.lifecycle in THERE]
     worth = sorted((one for one in there if counts(one)), key=order_of)
     limits = not_looked_at(results, focuses, probes)
     apart = sorted((one for one in scores if one.high - one.low >= APART), key=lambda one: one.low - one.high)
     return Memo(
-        verdict=verdict(results, there),
+        verdict=verdict(results, there, unproved),
         scores=scores,
         agreed=tuple(
             f"{len(score.by)} focuses agree on {score.name}: {score.value:g} of 10"
@@ -187,13 +189,13 @@ def fix_of(one: Seen) -> Fix:
 # Words ---------------------------------------------------------------------------------------
 
 
-def verdict(results: Sequence[FocusResult], there: Sequence[Seen]) -> str:
+def verdict(results: Sequence[FocusResult], there: Sequence[Seen], unproved: str) -> str:
     proved = [one for one in there if one.verification is VerificationState.CONFIRMED and not one.opinion]
     serious = sum(one.severity in (Severity.CRITICAL, Severity.HIGH) for one in proved)
     finished = sum(result.state is FocusState.FINISHED for result in results)
     looked = f"{finished} of {len(results)} focuses came to their end" if results else "no model took part"
     if not proved:
-        return f"Nothing was proved wrong; {looked}."
+        return f"{unproved}; {looked}."
     worst = f", {serious} of them serious" if serious else ", none of them serious"
     return f"{len(proved)} proved {'fault' if len(proved) == 1 else 'faults'}{worst}; {looked}."
 

@@ -174,7 +174,8 @@ def make_step(db: Session, review: Review, name: str = "probe:readme", **changed
         "ended_at": NOON + timedelta(seconds=2),
     }
     if family == "probe" and changed.get("state", StepState.DONE) is StepState.DONE:
-        given["result"] = make_probe_result(rest).model_dump(mode="json")
+        result = changed.get("result") or make_probe_result(rest).model_dump(mode="json")
+        given |= {"result": result, "summary": result.get("summary", ""), "reason": result.get("reason", "")}
     return added(db, Step(**{**given, **changed}))
 
 

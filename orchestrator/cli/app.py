@@ -24,7 +24,8 @@ HELP = """Reviews your repositories every night with local models, and proves wh
 
 Settings come from LAMPLIGHTER_ variables or from config.toml in the data folder.
 
-Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something outside failed."""
+Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something outside failed,
+so that nothing could be checked or done."""
 
 app = typer.Typer(
     help=HELP, no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False

@@ -101,9 +101,10 @@ def seconds(value: float | None) -> str:
     return f"{int(value // 60)} min {int(value % 60)} s"
 
 
-def counted(counts: FindingCounts) -> str:
-    """ "1 high, 2 low (1 new)"."""
+def counted(counts: FindingCounts, unchecked: str = "") -> str:
+    """ "1 high, 2 low (1 new); 3 checks could not run"."""
     severities = ", ".join(f"{number} {severity}" for severity, number in counts.by_severity.items())
     new = f" ({counts.new} new)" if counts.new else ""
     unproved = f", {counts.unproved} unproved" if counts.unproved else ""
-    return f"{severities or 'none'}{new}{unproved}"
+    found = f"{severities or 'none'}{new}{unproved}"
+    return f"{found}; {unchecked}" if unchecked else found

@@ -53,7 +53,16 @@ def list_repos(format: As = Format.TEXT, data: Data = None) -> None:
     if format is Format.JSON:
         print_json(list(map(as_json, found)))
         return
-    rows = [(one.name, *last_of(one), counted(one.counts), when(one.next_at), one.url) for one in found]
+    rows = [
+        (
+            one.name,
+            *last_of(one),
+            counted(one.counts, one.last.unchecked if one.last else ""),
+            when(one.next_at),
+            one.url,
+        )
+        for one in found
+    ]
     print_table(
         ("REPO", "LAST", "AT", "OPEN", "NEXT", "URL"), rows, empty="No repos yet. `lamplighter review TARGET` adds one."
     )
@@ -87,7 +96,7 @@ def list_reviews(
 
 
 def review_line(one: ReviewRow) -> tuple[str, ...]:
-    said = counted(one.counts) if one.state is ReviewState.DONE else one.error
+    said = counted(one.counts, one.unchecked) if one.state is ReviewState.DONE else one.error
     asked, took = when(one.created_at), seconds(one.seconds)
     return (str(one.id)[:8], one.repo_name, one.ref, one.commit[:10], words(one.state), asked, took, said)
 
@@ -256,7 +265,13 @@ def show_tonight(format: As = Format.TEXT, data: Data = None) -> None:
     rows = [("comes", one.local, one.schedule.repo_name, one.schedule.ref, "") for one in found.coming]
     rows += [(words(one.state), when(one.created_at), one.repo_name, one.ref, "") for one in found.waiting]
     rows += [
-        ("came", when(one.slot), one.repo_name, one.ref, counted(one.counts) if not one.error else one.error)
+        (
+            "came",
+            when(one.slot),
+            one.repo_name,
+            one.ref,
+            counted(one.counts, one.unchecked) if not one.error else one.error,
+        )
         for one in found.last_night
     ]
     print_table(("", "AT", "REPO", "REF", "FOUND"), rows, empty="Nothing is scheduled.")

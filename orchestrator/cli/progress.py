@@ -15,7 +15,7 @@ from orchestrator.cli.console import counted, err, out, plain, plain_lines, seco
 from orchestrator.services import reviews
 from orchestrator.services.views import FindingRow, Progress, ReviewPage, StepRow, StepState
 from orchestrator.services.workshop import Workshop
-from review_agents.records import Lifecycle, ProbeState, VerificationState
+from review_agents.records import Lifecycle, VerificationState
 
 MARKS = {
     StepState.PENDING: " ",
@@ -108,13 +108,19 @@ def show_result(page: ReviewPage) -> None:
     row = page.row
     console.print(f"[bold]{escape(plain(row.repo_name))}[/bold] {escape(plain(row.ref))} at {row.commit[:12]}")
     console.print(f"{counted(row.counts)}. {escape(plain(row.outcome_note))}".rstrip())
-    lacking = [one for one in page.evidence if one.state is ProbeState.COULD_NOT_RUN]
-    for one in lacking:
-        console.print(f"not checked: {escape(plain(one.probe))}: {escape(plain(one.reason))}")
+    for one in page.checks.unable:
+        console.print(f"not checked: {escape(plain(', '.join(one.probes)))}: {escape(plain(one.reason))}")
     for finding in page.findings:
         show_finding(finding)
-    if not page.findings:
-        console.print("\nNothing was found.")
+    console.print(f"\n{escape(plain(outcome(page)))}")
+
+
+def outcome(page: ReviewPage) -> str:
+    """The last line: how far it looked, also where it found something."""
+    number = len(page.findings)
+    found = f"{number} {'finding' if number == 1 else 'findings'}; {page.checks.tally}"
+    said = page.checks.nothing_found if page.checks.barred or not number else found
+    return f"{said.rstrip('.')}."
 
 
 def show_finding(finding: FindingRow) -> None:

@@ -18,8 +18,8 @@ from uuid import UUID
 import typer
 
 from orchestrator import wiring
-from orchestrator.cli.console import err, print_or_write
-from orchestrator.cli.progress import Follower, show_result
+from orchestrator.cli.console import err, plain, print_or_write
+from orchestrator.cli.progress import Follower, outcome, show_result
 from orchestrator.cli.start import Data, opened, settings_of
 from orchestrator.sandbox import select
 from orchestrator.services import exporting, reviews, submitting, working
@@ -77,10 +77,13 @@ def review(
 ) -> int:
     """Review one repo now, with progress, and print what was found.
 
-    Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something outside failed.
+    Exit status: 0 done, 1 findings at or above --fail-on, 2 wrong use, 3 something outside failed; also when for that
+    nothing could be checked. Single checks that could not run leave it as it is; the last line counts them.
     """
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"There is no folder {out.absolute().parent}.", param_hint="--out")
+    if out is not None and out.is_dir():
+        raise typer.BadParameter(f"{out} is a folder. Name a file in it.", param_hint="--out")
     settings = settings_of(data, model_url=node, model_name=model)
     shop = opened(settings, "review")
     busy = somebody_works(shop)
@@ -106,7 +109,9 @@ def review(
     if page.row.state is ReviewState.FAILED:
         raise OutsideError(f"The review failed: {page.row.error}", retry=False)
     give(shop, page, format, out)
-    return 1 if fail_on is not None and any(is_at_least(one, fail_on) for one in page.findings) else 0
+    if fail_on is not None and any(is_at_least(one, fail_on) for one in page.findings):
+        return 1
+    return 3 if page.checks.barred else 0
 
 
 def is_at_least(finding: FindingRow, severity: Severity) -> bool:
@@ -125,6 +130,7 @@ def give(shop: Workshop, page: ReviewPage, format: ReviewFormat, out: Path | Non
         return
     wanted = ReviewFormat.MARKDOWN if format is ReviewFormat.TEXT else format
     print_or_write(exporting.export(shop, page.row.id, str(wanted)), out)
+    err().print(plain(outcome(page)), markup=False)
 
 
 # Who does it -------------------------------------------------------------------------------

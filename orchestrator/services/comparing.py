@@ -34,6 +34,7 @@ def compare(shop: Workshop, one: UUID, other: UUID) -> Comparison:
             raise BadInput("other", f"One is of {repo.name}, the other of {other_repo.name}; name two of one repo.")
         before, after = said(db, first.id), said(db, second.id)
         counts = rows.review_counts(db, [first.id, second.id])
+        lacking = rows.unchecked(db, [first.id, second.id])
         there_before = {key for key, finding in before.items() if finding.lifecycle is not Lifecycle.FIXED}
         there_after = {key for key, finding in after.items() if finding.lifecycle is not Lifecycle.FIXED}
         gone = there_before - there_after
@@ -50,8 +51,8 @@ def compare(shop: Workshop, one: UUID, other: UUID) -> Comparison:
         late = {key for key in new if after[key].seen_late}
         # One that appeared and was fixed between the two is in neither.
         return Comparison(
-            one=rows.review_row(first, repo.name, counts[first.id]),
-            other=rows.review_row(second, repo.name, counts[second.id]),
+            one=rows.review_row(first, repo.name, counts[first.id], lacking.get(first.id, "")),
+            other=rows.review_row(second, repo.name, counts[second.id], lacking.get(second.id, "")),
             appeared=chosen(after, new - late),
             seen_late=chosen(after, late),
             regressed=chosen(after, regressed),

@@ -7,9 +7,10 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.orm import Session, undefer
 
+from orchestrator.services import rows
 from orchestrator.store.findings import FindingRow, Sighting, add_or_find
 from orchestrator.store.findings import get as get_finding
-from orchestrator.store.reviews import Review, ReviewState
+from orchestrator.store.reviews import Review
 from review_agents.identity import clean_path
 from review_agents.lifecycle import Filed
 from review_agents.records import Candidate, FindingState, VerificationState
@@ -43,19 +44,8 @@ def known(db: Session, repo_id: UUID, now: datetime) -> tuple[Known, ...]:
 
 
 def reviewed_before(db: Session, review: Review) -> bool:
-    """Whether an earlier review of this very commit came to its end."""
-    return bool(
-        db.scalar(
-            select(Review.id)
-            .where(
-                Review.repo_id == review.repo_id,
-                Review.commit == review.commit,
-                Review.state == ReviewState.DONE,
-                Review.id != review.id,
-            )
-            .limit(1)
-        )
-    )
+    """Whether an earlier review of this very commit came to its end, and could look at something."""
+    return rows.looked_at(db, review.repo_id, review.commit, besides=review.id)
 
 
 def file(db: Session, review: Review, filed: Sequence[Filed]) -> None:

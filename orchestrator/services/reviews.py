@@ -5,6 +5,7 @@ from uuid import UUID
 from sqlalchemy.orm import Session
 
 from orchestrator.services import rows, scheduling
+from orchestrator.services.checks import checks_of, in_short
 from orchestrator.services.errors import BadInput, NotNow, UnknownReview
 from orchestrator.services.views import Listed, LogLine, Progress, ReviewPage, ReviewRow
 from orchestrator.services.workshop import Workshop
@@ -44,8 +45,11 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
     with shop.sessions.reading() as db:
         review, repo = known(db, review_id)
         found = map(rows.finding_row, findings.of_review(db, review_id))
+        evidence = tuple(rows.evidence(*one) for one in steps.results(db, review_id, steps.PROBE))
+        checks = checks_of(evidence)
+        counts = rows.review_counts(db, [review_id])[review_id]
         return ReviewPage(
-            row=rows.review_row(review, repo.name, rows.review_counts(db, [review_id])[review_id]),
+            row=rows.review_row(review, repo.name, counts, in_short(checks.unable, (*checks.ran, *checks.idle))),
             repo_url=repo.url,
             commit_date=review.commit_date,
             focuses=tuple(review.focuses),
@@ -63,7 +67,8 @@ def get(shop: Workshop, review_id: UUID) -> ReviewPage:
             tokens=review.tokens or {},
             schedule_id=review.schedule_id,
             steps=rows.step_rows(review, steps.of_review(db, review_id)),
-            evidence=tuple(rows.evidence(*one) for one in steps.results(db, review_id, "probe:")),
+            evidence=evidence,
+            checks=checks,
             findings=tuple(sorted(found, key=rows.importance)),
             measurements=tuple(map(rows.measurement_row, measurements.of_review(db, review_id))),
         )

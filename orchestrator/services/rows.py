@@ -9,6 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
+from orchestrator.services import checks
 from orchestrator.services.slots import in_zone
 from orchestrator.services.views import (
     Evidence,
@@ -19,8 +20,9 @@ from orchestrator.services.views import (
     ReviewRow,
     ScheduleRow,
     StepRow,
+    Unable,
 )
-from orchestrator.store import findings, repos
+from orchestrator.store import findings, repos, reviews, steps
 from orchestrator.store.measurements import MeasurementRow as StoredMeasurement
 from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.store.schedules import Schedule
@@ -42,10 +44,39 @@ THERE = (Lifecycle.NEW, Lifecycle.PERSISTING, Lifecycle.REGRESSED)
 def review_rows(db: Session, found: Sequence[Review]) -> tuple[ReviewRow, ...]:
     names = repos.names(db, {review.repo_id for review in found})
     counts = review_counts(db, [review.id for review in found])
-    return tuple(review_row(review, names[review.repo_id], counts[review.id]) for review in found)
+    lacking = unchecked(db, [review.id for review in found])
+    return tuple(
+        review_row(review, names[review.repo_id], counts[review.id], lacking.get(review.id, "")) for review in found
+    )
 
 
-def review_row(review: Review, repo_name: str, counts: FindingCounts) -> ReviewRow:
+def unchecked(db: Session, review_ids: Sequence[UUID]) -> dict[UUID, str]:
+    """In a few words, of those reviews of which not every check could run."""
+    return {review_id: checks.in_short(*those) for review_id, those in lacking_checks(db, review_ids).items()}
+
+
+def lacking_checks(db: Session, review_ids: Sequence[UUID]) -> dict[UUID, tuple[tuple[Unable, ...], tuple[str, ...]]]:
+    """Of those reviews of which not every check could run: which could not, and which came to an end."""
+    unable: dict[UUID, list[tuple[str, str]]] = {}
+    ended: dict[UUID, list[str]] = {}
+    for one in steps.probes_of_reviews(db, review_ids) if review_ids else ():
+        if one.state == ProbeState.COULD_NOT_RUN:
+            unable.setdefault(one.review_id, []).append((one.probe, one.reason))
+        else:
+            ended.setdefault(one.review_id, []).append(one.probe)
+    return {
+        review_id: (checks.unable_of(those), tuple(ended.get(review_id, ()))) for review_id, those in unable.items()
+    }
+
+
+def looked_at(db: Session, repo_id: UUID, commit: str, *, besides: UUID | None = None) -> bool:
+    """Whether a review of that commit came to its end and could check something."""
+    done = [one for one in reviews.done_at(db, repo_id, commit) if one != besides]
+    barred = {review_id for review_id, those in lacking_checks(db, done).items() if checks.barred_by(*those)}
+    return bool(set(done) - barred)
+
+
+def review_row(review: Review, repo_name: str, counts: FindingCounts, lacking: str) -> ReviewRow:
     return ReviewRow(
         id=review.id,
         repo_id=review.repo_id,
@@ -62,6 +93,7 @@ def review_row(review: Review, repo_name: str, counts: FindingCounts) -> ReviewR
         error=review.error,
         outcome_note=review.outcome_note,
         slot=review.slot,
+        unchecked=lacking,
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from orchestrator.services import scheduling
+from orchestrator.services.rows import looked_at
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import repos, reviews, schedules
 from orchestrator.store.reviews import PRIORITY_SCHEDULED, Review
@@ -57,7 +58,7 @@ def queue(
     shop: Workshop, db: Session, schedule: Schedule, slot: datetime, now: datetime, head: RemoteHead | None
 ) -> tuple[str, UUID | None]:
     """A note for the schedule, and the new review, if there is one."""
-    if head and schedule.skip_unchanged and reviews.done_at(db, schedule.repo_id, head.commit):
+    if head and schedule.skip_unchanged and looked_at(db, schedule.repo_id, head.commit):
         return f"skipped: still at commit {head.commit[:12]}, which was reviewed", None
     if reviews.queue_is_full(db):
         return f"skipped: {reviews.MOST_WAITING} reviews wait already", None

@@ -68,6 +68,47 @@ class FindingCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class Unable:
+    """Checks that could not run, all for the same reason."""
+
+    reason: str
+    probes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What the checks of one review came to, agents aside; `services.checks` makes it."""
+
+    ran: tuple[str, ...] = ()  # passed or failed
+    idle: tuple[str, ...] = ()  # there was nothing of their kind to check
+    unable: tuple[Unable, ...] = ()  # by reason
+    barred: str = ""  # why nothing could be checked, a reason outside the repo; empty when something could
+
+    @property
+    def could_not(self) -> tuple[str, ...]:
+        return tuple(probe for one in self.unable for probe in one.probes)
+
+    @property
+    def extent(self) -> str:
+        """ "the 9 checks that ran; 3 could not run"."""
+        number = len(self.ran)
+        ran = f"the {number} {'check' if number == 1 else 'checks'} that ran"
+        return f"{ran}; {len(self.could_not)} could not run" if self.unable else ran
+
+    @property
+    def tally(self) -> str:
+        """ "9 checks ran, 3 could not run"."""
+        number = len(self.ran)
+        ran = f"{number} {'check' if number == 1 else 'checks'} ran"
+        return f"{ran}, {len(self.could_not)} could not run" if self.unable else ran
+
+    @property
+    def nothing_found(self) -> str:
+        """What to say where no finding is."""
+        return f"Nothing could be checked: {self.barred}" if self.barred else f"Nothing found by {self.extent}"
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewRow:
     """A review in a list."""
 
@@ -86,6 +127,7 @@ class ReviewRow:
     error: str = ""
     outcome_note: str = ""
     slot: datetime | None = None  # planned time, of a scheduled review
+    unchecked: str = ""  # in a few words, what its checks could not look at; empty when all could run
 
     @property
     def seconds(self) -> float | None:
@@ -198,6 +240,7 @@ class ReviewPage:
     schedule_id: UUID | None
     steps: tuple[StepRow, ...]
     evidence: tuple[Evidence, ...]  # in the order of the steps
+    checks: Checks  # what of it ran, and what could not
     findings: tuple[FindingRow, ...]  # worst first; fixed and ignored ones last
     measurements: tuple[MeasurementRow, ...]
 

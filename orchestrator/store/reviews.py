@@ -124,6 +124,7 @@ def waiting_for(db: Session, repo_id: UUID, ref: str) -> Review | None:
     )
 
 
+DONE_LOOKED_AT = 20  # of the reviews of one commit
 MOST_WAITING = 1000  # a machine that does thirty a day would take a month for them
 
 
@@ -243,10 +244,10 @@ def cancel_running(db: Session, review_id: UUID) -> bool:
     )
 
 
-def done_at(db: Session, repo_id: UUID, commit: str) -> bool:
-    """Whether a review of that commit came to its end."""
+def done_at(db: Session, repo_id: UUID, commit: str) -> Sequence[UUID]:
+    """Reviews of that commit that came to their end, the newest first; the last few of many."""
     same = (Review.repo_id == repo_id, Review.commit == commit, Review.state == ReviewState.DONE)
-    return db.scalar(select(Review.id).where(*same).limit(1)) is not None
+    return db.scalars(select(Review.id).where(*same).order_by(Review.created_at.desc()).limit(DONE_LOOKED_AT)).all()
 
 
 def _changed(db: Session, statement: Update) -> bool:

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Text, UniqueConstraint, cast, select, update
+from sqlalchemy import JSON, ForeignKey, Text, UniqueConstraint, case, cast, select, type_coerce, update
 from sqlalchemy.orm import Mapped, Session, mapped_column, undefer
 
 from orchestrator.store.base import AnyJson, Base, Counter, Key, Name, choice
+
+PROBE = "probe:"  # how the names of their steps begin
 
 
 class StepState(StrEnum):
@@ -80,6 +82,30 @@ def results(
         .order_by(Step.position, Step.name)
     )
     return [(row[0], row[1]) for row in found]
+
+
+class ProbeStep(NamedTuple):
+    review_id: UUID
+    probe: str
+    reason: str
+    state: str  # records.ProbeState; empty for one without a reason, which can then be any but could_not_run
+
+
+def probes_of_reviews(db: Session, review_ids: Sequence[UUID]) -> Sequence[ProbeStep]:
+    """The probes of these reviews that came to their end, in order. Opens only the results that give a reason: those
+    of a list of reviews may be megabytes."""
+    state = case((Step.reason != "", type_coerce(Step.result, JSON)["state"].as_string()), else_="")
+    found = db.execute(
+        select(Step.review_id, Step.name, Step.reason, state)
+        .where(
+            Step.review_id.in_(review_ids),
+            Step.state == StepState.DONE,
+            Step.result.is_not(None),
+            Step.name.startswith(PROBE, autoescape=True),
+        )
+        .order_by(Step.review_id, Step.position, Step.name)
+    )
+    return [ProbeStep(row[0], row[1].removeprefix(PROBE), row[2], row[3] or "") for row in found]
 
 
 def get(db: Session, step_id: UUID) -> Step | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from orchestrator.services.exports.contract import moment
 from orchestrator.services.exports.plain import one_line, visible
 from orchestrator.services.exports.whole import WholeReview
-from orchestrator.services.views import Evidence, FindingRow, MeasurementRow
+from orchestrator.services.views import Checks, Evidence, FindingRow, MeasurementRow
 from review_agents.records import Lifecycle, Verification, VerificationState
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]()<>#+.!|~&=^$:\"'-])")
@@ -38,16 +38,20 @@ def lines(review: WholeReview) -> Iterator[str]:
         ("Machine", code(page.machine) if page.machine else ""),
         ("Note", text(row.outcome_note)),
         ("Error", text(row.error)),
+        ("Checked", text(f"nothing: {page.checks.barred}") if page.checks.barred else ""),
     )
     there = [one for one in review.findings if one.lifecycle not in (Lifecycle.FIXED, Lifecycle.IGNORED)]
     proved = [one for one in there if one.verification_state is VerificationState.CONFIRMED]
-    yield from section("Findings", (one for one in proved if not one.seen_late), review, empty="None confirmed.")
+    yield from section(
+        "Findings", (one for one in proved if not one.seen_late), review, empty=none_confirmed(page.checks)
+    )
     yield from section(
         "First seen now, on a commit that was reviewed before", (one for one in proved if one.seen_late), review
     )
     yield from section("Claimed but not confirmed", (one for one in there if one not in proved), review)
     yield from short_list("Fixed", (one for one in review.findings if one.lifecycle is Lifecycle.FIXED))
     yield from short_list("Ignored", (one for one in review.findings if one.lifecycle is Lifecycle.IGNORED))
+    yield from not_checked(page.checks)
     yield from evidence_table(page.evidence)
     yield from measurement_table(page.measurements)
 
@@ -120,6 +124,19 @@ def short_list(title: str, found: Iterable[FindingRow]) -> Iterator[str]:
         for one in listed:
             reason = f" ({text(one.ignored_by or one.verification_reason)})"
             yield f"- {text(one.title)}, {code(one.places[0].file)}{reason if len(reason) > 3 else ''}"
+        yield ""
+
+
+def none_confirmed(checks: Checks) -> str:
+    return text(f"{checks.nothing_found if checks.barred else f'None confirmed by {checks.extent}'}".rstrip(".")) + "."
+
+
+def not_checked(checks: Checks) -> Iterator[str]:
+    """Each reason once, with the names of the checks."""
+    if checks.unable:
+        yield "## Not checked"
+        yield ""
+        yield from (f"- {text(', '.join(one.probes))}: {text(one.reason)}" for one in checks.unable)
         yield ""
 
 

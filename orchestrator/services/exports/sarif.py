@@ -2,8 +2,8 @@
 
 A result's `kind` is `fail` only for what our own re-run confirmed; what is merely claimed is
 `review`, as the standard asks with level `none`. Our fingerprint goes under a name of our own. A
-probe that could not run is a notification of the invocation, so that nothing found never looks
-like nothing wrong.
+probe that could not run is a notification of the invocation, and an invocation that could check
+nothing was no success, so that nothing found never looks like nothing wrong.
 """
 
 import json
@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from orchestrator.services.exports.plain import one_line, visible
 from orchestrator.services.exports.whole import WholeReview
-from orchestrator.services.views import Evidence, FindingRow, ReviewState
+from orchestrator.services.views import FindingRow, ReviewState, Unable
 from review_agents.identity import clean_path
-from review_agents.records import Lifecycle, Place, ProbeState, Severity, VerificationState
+from review_agents.records import Lifecycle, Place, Severity, VerificationState
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 ROOT = "SRCROOT"
@@ -69,25 +69,26 @@ def run(review: WholeReview) -> dict[str, Any]:
 
 
 def invocation(review: WholeReview) -> dict[str, Any]:
-    row = review.page.row
+    row, checks = review.page.row, review.page.checks
     made: dict[str, Any] = {
-        "executionSuccessful": row.state is ReviewState.DONE,
-        "toolExecutionNotifications": [
-            notification(one) for one in review.page.evidence if one.state is ProbeState.COULD_NOT_RUN
-        ],
+        "executionSuccessful": row.state is ReviewState.DONE and not checks.barred,
+        "toolExecutionNotifications": list(map(notification, checks.unable)),
     }
     if row.started_at:
         made["startTimeUtc"] = moment(row.started_at)
     if row.finished_at:
         made["endTimeUtc"] = moment(row.finished_at)
+    if checks.barred:
+        made["toolExecutionNotifications"].append({"level": "error", "message": {"text": plain(checks.nothing_found)}})
     if row.error or row.state is not ReviewState.DONE:
         said = plain(row.error) or f"The review is {row.state.replace('_', ' ')}."
         made["toolExecutionNotifications"].append({"level": "error", "message": {"text": said}})
     return made
 
 
-def notification(one: Evidence) -> dict[str, Any]:
-    return {"level": "warning", "message": {"text": f"Probe {plain(one.probe)} could not run: {plain(one.reason)}"}}
+def notification(one: Unable) -> dict[str, Any]:
+    names = f"{'Probe' if len(one.probes) == 1 else 'Probes'} {plain(', '.join(one.probes))}"
+    return {"level": "warning", "message": {"text": f"{names} could not run: {plain(one.reason)}"}}
 
 
 def result(one: FindingRow, rule_index: int) -> dict[str, Any]:

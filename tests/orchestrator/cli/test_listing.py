@@ -10,8 +10,17 @@ import pytest
 from orchestrator.services.views import ReviewState, StepState
 from orchestrator.store.reviews import Review
 from orchestrator.store.session import open_sessions
-from review_agents.records import Lifecycle
-from tests.factories import NOON, make_finding, make_measured, make_repo, make_review, make_sighting, make_step
+from review_agents.records import Lifecycle, ProbeState
+from tests.factories import (
+    NOON,
+    make_finding,
+    make_measured,
+    make_probe_result,
+    make_repo,
+    make_review,
+    make_sighting,
+    make_step,
+)
 from tests.orchestrator.cli.conftest import Command
 
 
@@ -25,6 +34,8 @@ def filled(lamplighter: Command, tmp_path: Path) -> dict[str, UUID]:
         first = make_review(db, repo, state=ReviewState.DONE)
         second = make_review(db, repo, state=ReviewState.DONE, commit="f" * 40, created_at=NOON + timedelta(days=1))
         make_step(db, second, "probe:readme")
+        lacking = make_probe_result("options", state=ProbeState.COULD_NOT_RUN, reason="no command prints a help")
+        make_step(db, second, "probe:options", result=lacking.model_dump(mode="json"))
         make_measured(db, second)
         finding = make_finding(db, first)
         make_sighting(db, first, finding, lifecycle=Lifecycle.NEW)
@@ -57,6 +68,13 @@ def test_repos_and_reviews_are_listed_for_people_and_programs(lamplighter: Comma
     assert repo["id"] == str(filled["repo"])
     by_repo = lamplighter("reviews", "list", "--repo", str(filled["repo"]), "--format", "json")
     assert len(json.loads(by_repo.out)) == 3
+
+
+def test_lists_and_the_page_count_the_checks_that_could_not_run(lamplighter: Command, filled: dict[str, UUID]) -> None:
+    assert lamplighter("reviews", "list").out.count("; 1 check could not run") == 1
+    page = lamplighter("reviews", "show", str(filled["second"])).out
+    assert "not checked: options: no command prints a help\n" in page
+    assert page.endswith("2 findings; 1 check ran, 1 could not run.\n")
 
 
 def test_a_review_is_shown_by_the_beginning_of_its_id(lamplighter: Command, filled: dict[str, UUID]) -> None:

@@ -85,6 +85,7 @@ def test_the_result_is_on_stdout_and_the_progress_on_stderr(embedded: Service) -
     again = review(embedded, "--fail-on", "medium")
     assert again.returncode == 1
     assert "MEDIUM  greet does not say hello" in again.stdout and "persisting" in again.stdout
+    assert again.stdout.splitlines()[-1] == "1 finding; 3 checks ran."
 
 
 @pytest.mark.parametrize("format", ["markdown", "sarif", "text"])
@@ -113,6 +114,22 @@ def test_without_a_sandbox_nothing_is_queued(embedded: Service) -> None:
 def test_a_review_that_fails_says_why_with_status_3(embedded: Service) -> None:
     done = review(embedded, LAMPLIGHTER_MAX_REPO_BYTES="10")
     assert done.returncode == 3 and "LAMPLIGHTER_MAX_REPO_BYTES" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_where_nothing_could_be_checked_a_gate_is_not_green(embedded: Service, tmp_path: Path) -> None:
+    (embedded.repo / "pyproject.toml").write_text('[project]\nname = "greet"\nrequires-python = ">=3.99"\n')
+    git(embedded.repo, "add", "pyproject.toml")
+    git(embedded.repo, "commit", "-qm", "a Python that nobody has")
+    done = review(embedded, "--fail-on", "info")
+    assert done.returncode == 3, done.stderr
+    (lacking,) = (line for line in done.stdout.splitlines() if line.startswith("not checked: "))
+    assert lacking.startswith("not checked: install, greets, counts: ") and "3.99" in lacking
+    assert done.stdout.splitlines()[-1].startswith("Nothing could be checked: ")
+    listed = reviews.listed(embedded.shop).items[0]
+    assert (listed.state, listed.unchecked) == (ReviewState.DONE, "nothing could be checked")
+    written = review(embedded, "--format", "json", "--out", str(tmp_path / "result"))
+    assert written.returncode == 3 and "Nothing could be checked: " in written.stderr.splitlines()[-1]
+    assert json.loads((tmp_path / "result").read_text())["state"] == "done"
 
 
 def test_a_full_disk_is_said_with_status_3(embedded: Service) -> None:

@@ -205,6 +205,7 @@ def test_markdown_shows_each_group_apart(sessions: Sessions, tmp_path: Path, rev
         "## Claimed but not confirmed",
         "## Fixed",
         "## Ignored",
+        "## Not checked",
         "## Evidence",
         "## Measurements",
     ]

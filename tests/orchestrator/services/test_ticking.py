@@ -16,7 +16,18 @@ from orchestrator.store.reviews import Review
 from orchestrator.store.schedules import Schedule
 from orchestrator.store.session import Sessions
 from review_agents.ports import UnreachableRepo
-from tests.factories import COMMIT, NOON, KnownRemotes, make_repo, make_review, make_schedule, make_shop
+from review_agents.records import ProbeState
+from tests.factories import (
+    COMMIT,
+    NOON,
+    KnownRemotes,
+    make_probe_result,
+    make_repo,
+    make_review,
+    make_schedule,
+    make_shop,
+    make_step,
+)
 
 
 @pytest.fixture
@@ -118,6 +129,15 @@ def test_a_commit_that_was_reviewed_is_skipped_and_the_schedule_says_so(shop: Wo
         schedule_id = make_schedule(db, repo, next_at=NOON).id
     assert ticking.tick(shop) == ()
     assert "still at commit" in schedule_of(shop, schedule_id).last_note
+
+
+def test_a_commit_of_which_nothing_could_be_checked_comes_round_again(shop: Workshop) -> None:
+    unable = make_probe_result("install", state=ProbeState.COULD_NOT_RUN, reason="no network").model_dump(mode="json")
+    with shop.sessions.begin() as db:
+        repo = make_repo(db)
+        make_step(db, make_review(db, repo, state=ReviewState.DONE, commit=COMMIT), "probe:install", result=unable)
+        make_schedule(db, repo, next_at=NOON)
+    assert len(ticking.tick(shop)) == 1
 
 
 def test_an_unchanged_commit_is_reviewed_where_that_is_asked(shop: Workshop) -> None:

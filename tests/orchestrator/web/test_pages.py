@@ -7,8 +7,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from orchestrator.services.workshop import Workshop
+from orchestrator.store.reviews import Review, ReviewState
 from orchestrator.web.text import UNSEEN, visible
-from tests.factories import make_repo
+from review_agents.records import ProbeState
+from tests.factories import make_probe_result, make_repo, make_review, make_step
 from tests.orchestrator.web.html import Page, read
 from tests.orchestrator.web.streets import HOSTILE, Street, build
 
@@ -186,3 +188,53 @@ def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, address: s
     assert answer.status_code == 404
     assert len(read(answer.text).all("h1")) == 1
     assert "Traceback" not in answer.text
+
+
+def reviewed(shop: Workshop, *probes: tuple[str, ProbeState, str]) -> Review:
+    """A review without findings, and what its probes came to."""
+    with shop.sessions.begin() as db:
+        review = make_review(db, make_repo(db), state=ReviewState.DONE)
+        for probe, state, reason in probes:
+            result = make_probe_result(probe, state=state, reason=reason, facts={}).model_dump(mode="json")
+            make_step(db, review, f"probe:{probe}", result=result)
+        return review
+
+
+NO_ROUTE = "install plain: Refused by the egress proxy: 403 <b>. `lamplighter doctor` prints the settings"
+BARRED = (
+    ("install", ProbeState.COULD_NOT_RUN, NO_ROUTE),
+    ("entry_points", ProbeState.COULD_NOT_RUN, f"the package could not be installed: {NO_ROUTE}"),
+    ("reviewer_text", ProbeState.PASSED, ""),
+)
+
+
+def test_a_review_that_could_check_nothing_is_no_good_night(client: TestClient, shop: Workshop) -> None:
+    review = reviewed(shop, *BARRED)
+    text = read(client.get(f"/reviews/{review.id}").text).text
+    assert "Nothing could be checked: install plain: Refused by the egress proxy: 403 <b>." in text
+    assert "Only reviewer text ran." in text and "these could not run: install, entry points" in text
+    assert "good night" not in text and "Nothing found" not in text and "new tonight" not in text
+    for address in ("/", "/repos", "/reviews", f"/repos/{review.repo_id}"):
+        listed = read(client.get(address).text).text
+        assert "nothing could be checked" in listed and "nothing confirmed" not in listed, address
+    memo = read(client.get(f"/reviews/{review.id}/memo").text).text
+    assert "Nothing could be checked: " in memo and "Nothing was proved wrong" not in memo
+
+
+def test_a_review_without_findings_counts_the_checks_that_ran_and_names_the_others(
+    client: TestClient, shop: Workshop
+) -> None:
+    unable = [(name, ProbeState.COULD_NOT_RUN, "no test could be started") for name in ("profile", "benchmarks")]
+    review = reviewed(shop, ("install", ProbeState.PASSED, ""), ("wheel", ProbeState.PASSED, ""), *unable)
+    text = read(client.get(f"/reviews/{review.id}").text).text
+    assert "Nothing found by the 2 checks that ran; 2 could not run" in text
+    assert "profile, benchmarks: no test could be started" in text and "good night" not in text
+    assert "2 checks could not run" in read(client.get("/repos").text).text
+    whole = reviewed(shop, ("install", ProbeState.PASSED, ""))
+    text = read(client.get(f"/reviews/{whole.id}").text).text
+    assert "Nothing found by the 1 check that ran" in text and "good night" in text
+
+
+def test_what_could_not_run_is_told_beside_findings(client: TestClient, shop: Workshop, typical: Street) -> None:
+    text = read(client.get(f"/reviews/{typical.done}").text).text
+    assert "1 could not run" in text and "wheel: needs a compiler" in text
