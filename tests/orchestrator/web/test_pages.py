@@ -68,6 +68,16 @@ def test_every_page_comes_up_with_typical_content(client: TestClient, typical: S
     assert len(list(pages(client, typical.pages))) > 40
 
 
+def test_examples_that_went_wrong_stand_open_and_the_others_are_counted_and_folded(
+    client: TestClient, typical: Street
+) -> None:
+    page = client.get(f"/reviews/{typical.done}").text
+    examples = page[page.index('id="examples"') :].partition("</section>")[0]
+    opened, _, folded = examples.partition("<details")
+    assert "parse(&#39;1-3&#39;)" in opened and "spanparse --version" not in opened
+    assert "1 more: 1 as shown</summary>" in folded and "spanparse --version" in folded
+
+
 def test_every_page_is_put_together_soundly(client: TestClient, typical: Street) -> None:
     for address, page in pages(client, [one for one in typical.pages if one != "/now"]):
         ids = [element.attributes["id"] for element in page.with_attribute("id")]
