@@ -40,12 +40,6 @@ def settings_of(data: Path | None, **given: Any) -> Settings:
             f"The data folder {settings.data} cannot be made: {error.strerror}. Name another one with --data.",
             retry=False,
         ) from None
-    if not os.access(settings.data, os.W_OK | os.X_OK):
-        raise OutsideError(
-            f"The data folder {settings.data} cannot be written: {why_not(settings.data)}. "
-            "Name another one with --data.",
-            retry=False,
-        )
     return settings
 
 
@@ -64,7 +58,16 @@ def opened(settings: Settings, process: str) -> Workshop:
 
 
 def bring_up_to_date(settings: Settings) -> None:
-    """SQLite is ours alone and is migrated. A server's database is the operator's to migrate."""
+    """SQLite is ours alone and is migrated. A server's database is the operator's to migrate.
+
+    Raises `OutsideError` where the database would lie in a folder that cannot be written.
+    """
+    if not settings.database_url and not os.access(settings.data, os.W_OK | os.X_OK):
+        raise OutsideError(
+            f"The data folder {settings.data} cannot be written: {why_not(settings.data)}. "
+            "Name another one with --data.",
+            retry=False,
+        )
     if settings.database.startswith("sqlite"):
         backed_up_and_migrated(settings, None)
         return
