@@ -14,7 +14,7 @@ from orchestrator.sandbox.quiet import Timed
 from orchestrator.settings import Settings
 
 PAIR = "ABBAABBAABBA"  # six and six sessions, as base and head are compared
-STEADY_SD, USABLE_SD = 0.01, 0.03  # between sessions; docs/benchmarks.md says what is found at each
+STEADY_SD, USABLE_SD = 0.01, 0.03  # between sessions; how much is found at each: `python -m tests.bench power`
 MOST_DISTURBED = 0.1
 NOTICED_SHARE = 0.01  # of a processor, by a neighbour
 MOST_NEIGHBOURS = 5
@@ -79,9 +79,9 @@ QUIETER = "Stop what else runs here, fix the frequency, or give measuring cores 
 
 def means(sd: float) -> str:
     if sd <= STEADY_SD:
-        return "A slowdown of 5 % is usually found, one of 10 % nearly always."
+        return "Steady enough to look for slowdowns of 5 %."
     if sd <= USABLE_SD:
-        return "A slowdown of 10 % is usually found; one of 5 % may be inconclusive."
+        return "Steady enough to look for slowdowns of 10 %; one of 5 % may stay inconclusive."
     return f"Only large slowdowns are found. {QUIETER}"
 
 

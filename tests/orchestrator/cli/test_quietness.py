@@ -24,7 +24,7 @@ def test_a_quiet_machine_is_told_what_it_finds() -> None:
     assert found["disturbance"] == (True, "0 of 48 sessions in 5.0 min were disturbed")
     ok, words = found["steadiness"]
     assert ok and words.startswith("sessions of 200 ms scatter by 0.2%; 4 pairs of equal code came out at most 0.")
-    assert words.endswith("A slowdown of 5 % is usually found, one of 10 % nearly always.")
+    assert words.endswith("Steady enough to look for slowdowns of 5 %.")
 
 
 @pytest.mark.parametrize(
