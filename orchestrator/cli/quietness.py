@@ -81,7 +81,7 @@ def means(sd: float) -> str:
     if sd <= STEADY_SD:
         return "Steady enough to look for slowdowns of 5 %."
     if sd <= USABLE_SD:
-        return "Steady enough to look for slowdowns of 10 %; one of 5 % may stay inconclusive."
+        return "Steady enough to look for slowdowns of 10 %; one of 5 % may be inconclusive."
     return f"Only large slowdowns are found. {QUIETER}"
 
 
