@@ -45,7 +45,8 @@ LIMITS = Limits(
     free_bytes=MIB,
 )
 ENVIRONMENT = f"workers-own-{secrets.token_hex(8)}"
-ENDING_S = 20.0  # that a command may outlast its time, on a busy machine
+ENDING_S = 20.0  # that a command may outlast its time, or a killed process its box, on a busy machine
+DEAD = ("Z", "X")  # the states of a process in /proc/PID/status
 REVIEW = "attacked"
 PREPARE = """
 python3 -m venv --without-pip /venv/plain && python3 -m venv --without-pip /venv/test
@@ -177,20 +178,21 @@ class Service:
         return found
 
 
-def left_of(boxes: Sequence[Box]) -> list[int]:
-    """Processes in those boxes' cgroups that do not go."""
+def left_of(boxes: Sequence[Box]) -> list[str]:
+    """Processes in those boxes' cgroups that do not go; a dead one that its parent has not collected is gone."""
     marks = [str(getattr(box, "container", "") or box.name) for box in boxes]
-    for _ in range(20):
+    give_up = time.monotonic() + ENDING_S
+    while True:
         left = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                cgroups = (folder / "cgroup").read_text()
-                if any(mark in cgroups for mark in marks):
-                    left.append(int(folder.name))
-        if not left:
-            break
+                cgroups, status = (folder / "cgroup").read_text(), (folder / "status").read_text()
+                state = status.partition("\nState:")[2].split()[0]
+                if any(mark in cgroups for mark in marks) and state not in DEAD:
+                    left.append(f"{folder.name} ({state}, {status.split()[1]}, {cgroups.split()[-1]})")
+        if not left or time.monotonic() > give_up:
+            return left
         time.sleep(0.1)
-    return left
 
 
 def processes_with(words: str) -> str:
