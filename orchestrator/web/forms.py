@@ -6,6 +6,8 @@ from uuid import UUID
 
 from orchestrator.services.errors import BadInput
 
+TICKED = "yes"  # what a ticked box sends; one that is not ticked sends nothing
+
 
 def whole_number(field: str, given: str, *, least: int = 1, most: int = 10**9) -> int | None:
     """Empty is None."""

@@ -1,82 +1,50 @@
 """The first page: the form that starts a review, what runs now, what comes tonight."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
 
 from orchestrator.services import judging, memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
+from orchestrator.web.forms import TICKED
 from orchestrator.web.render import THEME_COOKIE, THEMES, is_ours, page
 from orchestrator.web.security import is_secure
 
 router = APIRouter()
-EMPTY_FORM: Mapping[str, Any] = {
-    "target": "",
-    "ref": "",
-    "focuses": (),
-    "profile": "",
-    "flavour": "",
-    "budget_minutes": "",
-    "budget_tokens": "",
-    "agents": True,
-    "force": False,
-}
 YEAR_S = 365 * 24 * 3600
 Text = Annotated[str, Form()]
-Ticked = Annotated[list[str] | None, Form()]
+
+
+class SubmitForm(BaseModel):
+    """The fields as they were typed; a box that is not ticked does not come at all."""
+
+    target: str = ""
+    ref: str = ""
+    focuses: Sequence[str] = ()
+    profile: str = ""
+    flavour: str = ""
+    budget_minutes: str = ""
+    budget_tokens: str = ""
+    agents: str = ""
+    force: str = ""
 
 
 @router.get("/")
 def home(request: Request, shop: Shop) -> HTMLResponse:
-    return home_page(request, shop, EMPTY_FORM)
+    return home_page(request, shop, SubmitForm(agents=TICKED))
 
 
 @router.post("/reviews")
-def submit(
-    request: Request,
-    shop: Shop,
-    target: Text = "",
-    ref: Text = "",
-    focuses: Ticked = None,
-    profile: Text = "",
-    flavour: Text = "",
-    budget_minutes: Text = "",
-    budget_tokens: Text = "",
-    agents: Text = "",
-    force: Text = "",
-) -> Response:
+def submit(request: Request, shop: Shop, form: Annotated[SubmitForm, Form()]) -> Response:
     """Ask for a review; a wrong field brings the form back with what was typed."""
     try:
-        review_id = submitting.submit(
-            shop,
-            submitting.Submission(
-                target=target.strip(),
-                ref=ref.strip(),
-                focuses=tuple(focuses or ()),
-                profile=profile,
-                flavour=flavour,
-                budget_minutes=forms.whole_number("budget_minutes", budget_minutes),
-                budget_tokens=forms.whole_number("budget_tokens", budget_tokens),
-                agents=bool(agents),
-                force=bool(force),
-            ),
-        )
+        review_id = submitting.submit(shop, submission_of(form))
     except BadInput as error:
-        form = {
-            "target": target,
-            "ref": ref,
-            "focuses": focuses or (),
-            "profile": profile,
-            "flavour": flavour,
-            "budget_minutes": budget_minutes,
-            "budget_tokens": budget_tokens,
-            "agents": bool(agents),
-            "force": bool(force),
-        }
         return home_page(request, shop, form, forms.by_field(error))
     return RedirectResponse(f"/reviews/{review_id}", status_code=303)
 
@@ -97,9 +65,21 @@ def choose_theme(request: Request, theme: Text = "auto", back: Text = "/") -> Re
     return answer
 
 
-def home_page(
-    request: Request, shop: Shop, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
-) -> HTMLResponse:
+def submission_of(form: SubmitForm) -> submitting.Submission:
+    return submitting.Submission(
+        target=form.target.strip(),
+        ref=form.ref.strip(),
+        focuses=tuple(form.focuses),
+        profile=form.profile,
+        flavour=form.flavour,
+        budget_minutes=forms.whole_number("budget_minutes", form.budget_minutes),
+        budget_tokens=forms.whole_number("budget_tokens", form.budget_tokens),
+        agents=bool(form.agents),
+        force=bool(form.force),
+    )
+
+
+def home_page(request: Request, shop: Shop, form: SubmitForm, errors: Mapping[str, str] | None = None) -> HTMLResponse:
     errors = errors or {}
     return page(
         request,

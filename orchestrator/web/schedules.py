@@ -1,6 +1,6 @@
 """Rounds: what comes tonight, what came last night, and planning when a repo comes round by itself."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any
 from uuid import UUID
@@ -8,17 +8,18 @@ from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BaseModel
 
 from orchestrator.services import judging, memos, repos, schedules
 from orchestrator.services.errors import BadInput
 from orchestrator.services.views import ScheduleKind, ScheduleRow
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
+from orchestrator.web.forms import TICKED
 from orchestrator.web.render import page
 
 router = APIRouter()
-Text = Annotated[str, Form()]
-Ticked = Annotated[list[str] | None, Form()]
+USUAL_TIME = "02:00"
 
 
 @cache
@@ -26,55 +27,37 @@ def zones() -> list[str]:
     return sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
 
 
+class ScheduleForm(BaseModel):
+    """The fields as they were typed; a box that is not ticked does not come at all."""
+
+    repo: str = ""  # of a new one only
+    kind: str = "nightly"
+    at: str = ""
+    zone: str = ""
+    pause_minutes: str = ""
+    ref: str = ""
+    focuses: Sequence[str] = ()
+    profile: str = ""
+    flavour: str = ""
+    budget_minutes: str = ""
+    skip_unchanged: str = ""
+    enabled: str = ""
+
+
+Sent = Annotated[ScheduleForm, Form()]
+
+
 @router.get("/schedules")
 def all_schedules(request: Request, shop: Shop, repo: str = "") -> HTMLResponse:
-    form = {
-        "repo": repo,
-        "kind": "nightly",
-        "at": "02:00",
-        "zone": "UTC",
-        "pause_minutes": "60",
-        "ref": "",
-        "focuses": (),
-        "profile": "",
-        "flavour": "",
-        "budget_minutes": "",
-        "skip_unchanged": True,
-    }
+    form = ScheduleForm(repo=repo, at=USUAL_TIME, zone="UTC", pause_minutes="60", skip_unchanged=TICKED)
     return list_page(request, shop, form)
 
 
 @router.post("/schedules")
-def create(
-    request: Request,
-    shop: Shop,
-    repo: Text = "",
-    kind: Text = "nightly",
-    at: Text = "",
-    zone: Text = "",
-    pause_minutes: Text = "",
-    ref: Text = "",
-    focuses: Ticked = None,
-    profile: Text = "",
-    flavour: Text = "",
-    budget_minutes: Text = "",
-    skip_unchanged: Text = "",
-) -> Response:
-    form = {
-        "repo": repo,
-        "kind": kind,
-        "at": at,
-        "zone": zone,
-        "pause_minutes": pause_minutes,
-        "ref": ref,
-        "focuses": focuses or (),
-        "profile": profile,
-        "flavour": flavour,
-        "budget_minutes": budget_minutes,
-        "skip_unchanged": bool(skip_unchanged),
-    }
+def create(request: Request, shop: Shop, form: Sent) -> Response:
+    form.enabled = TICKED  # a new one comes round at once
     try:
-        schedules.create(shop, forms.identifier("repo", repo), plan_of(form))
+        schedules.create(shop, forms.identifier("repo", form.repo), plan_of(form))
     except BadInput as error:
         return list_page(request, shop, form, forms.by_field(error))
     return RedirectResponse("/schedules", status_code=303)
@@ -87,35 +70,7 @@ def one_schedule(request: Request, schedule_id: UUID, shop: Shop) -> HTMLRespons
 
 
 @router.post("/schedules/{schedule_id}")
-def update(
-    request: Request,
-    schedule_id: UUID,
-    shop: Shop,
-    kind: Text = "nightly",
-    at: Text = "",
-    zone: Text = "",
-    pause_minutes: Text = "",
-    ref: Text = "",
-    focuses: Ticked = None,
-    profile: Text = "",
-    flavour: Text = "",
-    budget_minutes: Text = "",
-    skip_unchanged: Text = "",
-    enabled: Text = "",
-) -> Response:
-    form = {
-        "kind": kind,
-        "at": at,
-        "zone": zone,
-        "pause_minutes": pause_minutes,
-        "ref": ref,
-        "focuses": focuses or (),
-        "profile": profile,
-        "flavour": flavour,
-        "budget_minutes": budget_minutes,
-        "skip_unchanged": bool(skip_unchanged),
-        "enabled": bool(enabled),
-    }
+def update(request: Request, schedule_id: UUID, shop: Shop, form: Sent) -> Response:
     try:
         schedules.update(shop, schedule_id, plan_of(form))
     except BadInput as error:
@@ -129,42 +84,42 @@ def delete(schedule_id: UUID, shop: Shop) -> RedirectResponse:
     return RedirectResponse("/schedules", status_code=303)
 
 
-def plan_of(form: Mapping[str, Any]) -> schedules.Plan:
+def plan_of(form: ScheduleForm) -> schedules.Plan:
     """The fields of the kind that was chosen; those of the other kind are left as they are by default."""
     try:
-        kind = ScheduleKind(form["kind"])
+        kind = ScheduleKind(form.kind)
     except ValueError:
         raise BadInput("kind", "Choose every night, or again and again.") from None
     nightly = kind is ScheduleKind.NIGHTLY
     return schedules.Plan(
         kind=kind,
-        at=form["at"].strip() if nightly else "",
-        zone=form["zone"].strip() or "UTC" if nightly else "UTC",
-        pause_minutes=0 if nightly else forms.whole_number("pause_minutes", form["pause_minutes"], least=0) or 0,
-        ref=form["ref"].strip(),
-        focuses=tuple(form["focuses"]),
-        profile=form["profile"],
-        flavour=form["flavour"],
-        budget_minutes=forms.whole_number("budget_minutes", form["budget_minutes"]),
-        skip_unchanged=form["skip_unchanged"],
-        enabled=form.get("enabled", True),
+        at=form.at.strip() if nightly else "",
+        zone=form.zone.strip() or "UTC" if nightly else "UTC",
+        pause_minutes=0 if nightly else forms.whole_number("pause_minutes", form.pause_minutes, least=0) or 0,
+        ref=form.ref.strip(),
+        focuses=tuple(form.focuses),
+        profile=form.profile,
+        flavour=form.flavour,
+        budget_minutes=forms.whole_number("budget_minutes", form.budget_minutes),
+        skip_unchanged=bool(form.skip_unchanged),
+        enabled=bool(form.enabled),
     )
 
 
-def form_of(found: ScheduleRow) -> dict[str, Any]:
-    return {
-        "kind": found.kind.value,
-        "at": found.at or "02:00",
-        "zone": found.zone,
-        "pause_minutes": str(found.pause_minutes),
-        "ref": found.ref,
-        "focuses": found.focuses,
-        "profile": found.profile,
-        "flavour": found.flavour,
-        "budget_minutes": "" if found.budget_minutes is None else str(found.budget_minutes),
-        "skip_unchanged": found.skip_unchanged,
-        "enabled": found.enabled,
-    }
+def form_of(found: ScheduleRow) -> ScheduleForm:
+    return ScheduleForm(
+        kind=found.kind.value,
+        at=found.at or USUAL_TIME,
+        zone=found.zone,
+        pause_minutes=str(found.pause_minutes),
+        ref=found.ref,
+        focuses=found.focuses,
+        profile=found.profile,
+        flavour=found.flavour,
+        budget_minutes="" if found.budget_minutes is None else str(found.budget_minutes),
+        skip_unchanged=TICKED if found.skip_unchanged else "",
+        enabled=TICKED if found.enabled else "",
+    )
 
 
 def choices(shop: Shop) -> dict[str, Any]:
@@ -178,7 +133,7 @@ def choices(shop: Shop) -> dict[str, Any]:
 
 
 def list_page(
-    request: Request, shop: Shop, form: Mapping[str, Any], errors: Mapping[str, str] | None = None
+    request: Request, shop: Shop, form: ScheduleForm, errors: Mapping[str, str] | None = None
 ) -> HTMLResponse:
     return page(
         request,
@@ -198,7 +153,7 @@ def one_page(
     request: Request,
     shop: Shop,
     found: ScheduleRow,
-    form: Mapping[str, Any],
+    form: ScheduleForm,
     errors: Mapping[str, str] | None = None,
 ) -> HTMLResponse:
     return page(
