@@ -1,12 +1,22 @@
 """Form fields as text to values, with messages for the field that is wrong."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
+
+from pydantic import BaseModel
 
 from orchestrator.services.errors import BadInput
 
 TICKED = "yes"  # what a ticked box sends; one that is not ticked sends nothing
+
+
+class Fields(BaseModel):
+    """A form's fields as they were typed."""
+
+    @property
+    def names(self) -> Collection[str]:
+        return type(self).model_fields
 
 
 def whole_number(field: str, given: str, *, least: int = 1, most: int = 10**9) -> int | None:

@@ -5,13 +5,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel
 
 from orchestrator.services import judging, memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
-from orchestrator.web.forms import TICKED
+from orchestrator.web.forms import TICKED, Fields
 from orchestrator.web.render import THEME_COOKIE, THEMES, is_ours, page
 from orchestrator.web.security import is_secure
 
@@ -20,9 +19,7 @@ YEAR_S = 365 * 24 * 3600
 Text = Annotated[str, Form()]
 
 
-class SubmitForm(BaseModel):
-    """The fields as they were typed; a box that is not ticked does not come at all."""
-
+class SubmitForm(Fields):
     target: str = ""
     ref: str = ""
     focuses: Sequence[str] = ()

@@ -8,14 +8,13 @@ from zoneinfo import available_timezones
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel
 
 from orchestrator.services import judging, memos, repos, schedules
 from orchestrator.services.errors import BadInput
 from orchestrator.services.views import ScheduleKind, ScheduleRow
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
-from orchestrator.web.forms import TICKED
+from orchestrator.web.forms import TICKED, Fields
 from orchestrator.web.render import page
 
 router = APIRouter()
@@ -27,9 +26,7 @@ def zones() -> list[str]:
     return sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
 
 
-class ScheduleForm(BaseModel):
-    """The fields as they were typed; a box that is not ticked does not come at all."""
-
+class ScheduleForm(Fields):
     repo: str = ""  # of a new one only
     kind: str = "nightly"
     at: str = ""
