@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from review_agents.identity import clean_path, fingerprints_of, similar
+from review_agents.identity import SHAPE_CHARS, clean_path, errors_in, fingerprints_of, similar
 from review_agents.probes.source_tree import around_line
 from review_agents.records import Candidate, Environment, Place, Reproduction, Source, Symptom
 from review_agents.rules import RULES, fits
@@ -42,6 +42,7 @@ def candidate_of(asked: RecordFinding, *, focus: str, source: ReadSource, contro
         places=tuple(dict.fromkeys(places)),
         reproduction=None if asked.opinion else reproduction_of(asked, control),
         opinion=asked.opinion,
+        shape="" if asked.opinion else " ".join(sorted(errors_in(asked.output_contains)))[:SHAPE_CHARS],
         focus=focus,
         source=Source.AGENT,
         differs=" ".join(asked.differs.split()),

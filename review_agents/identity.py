@@ -1,8 +1,10 @@
 """What makes two claims the same finding, whatever line they are on and however they are worded."""
 
+import builtins
 import json
 import posixpath
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import sha256
 
@@ -48,6 +50,29 @@ def similar(one: str, other: str) -> bool:
 
 def telling(title: str) -> set[str]:
     return {word.strip(".,:;()`'\"").lower() for word in title.split() if len(word) > 3}
+
+
+OS_ERRORS = frozenset(
+    name for name, one in vars(builtins).items() if isinstance(one, type) and issubclass(one, OSError)
+)
+OS_SAYS = re.compile(
+    r"\b(?:No space left on device|File too large|Disk quota exceeded|Permission denied|Operation not permitted|"
+    r"No such file or directory|Is a directory|Not a directory|File exists|Directory not empty|File name too long|"
+    r"Read-only file system|Input/output error|Broken pipe|Too many open files|Bad file descriptor)\b"
+)
+ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception)|KeyboardInterrupt|SystemExit|StopIteration)\b")
+
+
+def errors_in(texts: Iterable[str]) -> frozenset[str]:
+    """The exceptions that these texts of a program's output name. All failures of files and devices count as one: which
+    of them comes depends on how a script brings it about."""
+    found: set[str] = set()
+    for text in texts:
+        named = ERROR.findall(text[:CONSIDERED_CHARS])
+        found.update("OSError" if name in OS_ERRORS else name for name in named)
+        if OS_SAYS.search(text[:CONSIDERED_CHARS]):
+            found.add("OSError")
+    return frozenset(found)
 
 
 # What differs from run to run or machine to machine while the fault is the same. In this order:

@@ -36,6 +36,7 @@ from review_agents.records import (
     ToolCall,
 )
 from review_agents.repetition import Watch
+from review_agents.sameness import fails_otherwise
 from review_agents.tools import DESCRIPTIONS, Arguments, BadArguments, Finish, RecordFinding, checked, offered
 from review_agents.visible import beginning
 
@@ -400,7 +401,7 @@ class Loop:
         except Refused as error:
             return f"Not stored: {error}", None
         known = claims.repeated(candidate, self.known)
-        if known and not candidate.differs:
+        if not candidate.differs and not all(fails_otherwise(candidate, one.candidate) for one in known):
             return claims.refusal(known, self.task.mark), None
         problem = next((why for one in known if (why := claims.inseparable(candidate, one.candidate))), "")
         if problem:

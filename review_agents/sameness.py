@@ -4,13 +4,14 @@
   path and symbol is the same finding with another place. Where code has no symbol to go by (a script, a
   manifest), what agents say is the same finding when it quotes the same line, else the one known there.
 - Two proved faults of one kind in one function are one finding (two nights would not draw the line alike), but none is
-  lost: it names both, and is fixed when neither proof shows anything.
+  lost: it names both, and is fixed when neither proof shows anything. Where an agent's proof and the other one show
+  errors of the program, not one of them in common, and blame no line in common, they are two faults and two findings.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from review_agents.identity import clean_path, fingerprint_of, fingerprints_of, similar
+from review_agents.identity import clean_path, errors_in, fingerprint_of, fingerprints_of, similar
 from review_agents.records import (
     Another,
     Candidate,
@@ -96,7 +97,7 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
         for group in rest:
             keys = {key for claim in group for key in nearness(claim.candidate)}
             firsts = (
-                next((finding for finding in near[key].values() if agree(group[0].candidate, finding.candidate)), None)
+                next((finding for finding in near[key].values() if may_be(group[0], finding, agree)), None)
                 for key in keys
                 if key in near
             )
@@ -113,6 +114,10 @@ def pair_up(claims: Sequence[Claim], known: Sequence[Known], files: Collection[s
     return sorted(map(Pair, spoken, found), key=lambda pair: (pair.known is None, fingerprint_of(pair.claim.candidate)))
 
 
+def may_be(claim: Claim, finding: Known, agree: Callable[[Candidate, Candidate], bool]) -> bool:
+    return agree(claim.candidate, finding.candidate) and not fails_otherwise(claim.candidate, finding.candidate)
+
+
 def rules_agree(mine: Candidate, theirs: Candidate) -> bool:
     """Between two probes the rule must be the same, because theirs are exact; an agent's is a judgement."""
     return mine.rule == theirs.rule or an_agent_spoke(mine, theirs)
@@ -120,6 +125,39 @@ def rules_agree(mine: Candidate, theirs: Candidate) -> bool:
 
 def an_agent_spoke(mine: Candidate, theirs: Candidate) -> bool:
     return Source.AGENT in (mine.source, theirs.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """By what two faults of one place can be told apart."""
+
+    errors: frozenset[str]  # by which their proofs are known; none where they are known by something else
+    lines: frozenset[tuple[str, str]]  # that are blamed, by file
+
+    def with_those_of(self, other: "Marks") -> "Marks":
+        return Marks(self.errors | other.errors, self.lines | other.lines)
+
+    def are_of_another_fault_than(self, other: "Marks") -> bool:
+        told_apart = self.errors and other.errors and not self.errors & other.errors
+        return bool(told_apart) and not self.lines & other.lines
+
+
+def marks_of(candidate: Candidate) -> Marks:
+    proofs = [candidate.reproduction, *(one.reproduction for one in candidate.also)]
+    return Marks(
+        errors=frozenset(name for proof in proofs if proof is not None for name in errors_in(proof.symptom.contains)),
+        lines=frozenset(
+            (clean_path(place.file), " ".join(place.quote.split())) for place in candidate.places if place.quote.strip()
+        ),
+    )
+
+
+def fails_otherwise(mine: Candidate, theirs: Candidate) -> bool:
+    """Whether the two fail differently, as their proofs showed, and blame different lines: then they are two faults.
+
+    Only where an agent spoke. Probes have a rule for each fault, and the words of the error are part of it.
+    """
+    return an_agent_spoke(mine, theirs) and marks_of(mine).are_of_another_fault_than(marks_of(theirs))
 
 
 def agents_spoke(mine: Candidate, theirs: Candidate) -> bool:
@@ -184,25 +222,37 @@ def distinct(claims: Sequence[Claim]) -> list[list[Claim]]:
     """
     ordered = sorted(claims, key=lambda claim: (claim.candidate.source is Source.AGENT, rank(claim)))
     first_with: dict[object, int] = {}  # a key's first claim
+    at_place: dict[object, dict[int, None]] = {}  # those that led a group of claims of that place, in order
     leader = list(range(len(ordered)))
+    marks = [marks_of(claim.candidate) for claim in ordered]  # of each leader's whole group
 
     def leader_of(number: int) -> int:
         while leader[number] != number:
             number = leader[number]
         return number
 
+    def join(number: int, other: int) -> None:
+        one, two = sorted((leader_of(other), leader_of(number)))
+        if one != two:
+            leader[two] = one
+            marks[one] = marks[one].with_those_of(marks[two])
+
     for number, claim in enumerate(ordered):
         candidate = claim.candidate
         keys: list[object] = [*sorted(fingerprints_of(candidate)), *root_cause(candidate)]
         places: list[object] = [*sorted(places_of(candidate), key=str), *sorted(quotes_of(candidate), key=str)]
         same = [first_with[key] for key in keys if key in first_with]
-        if not same and candidate.source is Source.AGENT:
-            same = [first_with[key] for key in places if key in first_with][:1]
         for other in same:
-            one, two = sorted((leader_of(other), leader_of(number)))
-            leader[two] = one
-        for key in keys + places:
+            join(number, other)
+        if not same and candidate.source is Source.AGENT:
+            here = (leader_of(other) for key in places for other in at_place.get(key, ()))
+            first = next((one for one in here if not marks[one].are_of_another_fault_than(marks[number])), None)
+            if first is not None:
+                join(number, first)
+        for key in keys:
             first_with.setdefault(key, number)
+        for key in places:
+            at_place.setdefault(key, {})[leader_of(number)] = None
     groups: dict[int, list[Claim]] = {}
     for number, claim in enumerate(ordered):
         groups.setdefault(leader_of(number), []).append(claim)

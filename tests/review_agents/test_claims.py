@@ -147,6 +147,27 @@ def test_scripts_that_show_each_others_text_are_one_fault() -> None:
     assert len(played.result.candidates) == 1
 
 
+DEEP = {**KEYS, "kind": "reliability", "rule": "reliability_other", "title": "save of deep ones raises RecursionError",
+        "output_contains": ["save raised RecursionError"]}  # fmt: skip
+HUGE = {**DEEP, "title": "save of huge ones raises OverflowError", "quote": "path.write_text(text)",
+        "command": "set -e\ntrue huge", "output_contains": ["save raised OverflowError"]}  # fmt: skip
+
+
+def test_a_fault_whose_proof_shows_another_error_of_another_line_is_stored_without_being_asked_what_differs() -> None:
+    played = play([record(**DEEP), record(**HUGE), DONE], files=CACHE)
+    assert told_of(played)[1] == "Stored as finding 2 (its proof held)."
+    assert [one.shape for one in played.result.candidates] == ["RecursionError", "OverflowError"]
+    for alike in ({"quote": DEEP["quote"]}, {"output_contains": ["once more: save raised RecursionError"]}):
+        again = play([record(**DEEP), record(**{**HUGE, **alike}), DONE], files=CACHE)
+        assert "Not stored: it is known already" in told_of(again)[1]
+
+
+def test_two_errors_that_one_script_shows_are_one_fault() -> None:
+    same = lambda candidate, known: "its script shows the text of this one, too"  # noqa: E731
+    played = play([record(**DEEP), record(**HUGE), DONE], files=CACHE, same_outcome=same)
+    assert "as finding:1, because its script shows the text" in told_of(played)[1]
+
+
 def test_a_second_fault_at_a_place_is_tried_as_carefully_as_the_first() -> None:
     tries: list[str] = []
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from review_agents.identity import SHAPE_CHARS, fingerprint, fingerprint_of, fingerprints_of, shape
+from review_agents.identity import SHAPE_CHARS, errors_in, fingerprint, fingerprint_of, fingerprints_of, shape
 from review_agents.records import Candidate, Kind, Place, Severity
 
 texts = st.text(max_size=200)
@@ -137,3 +137,22 @@ def test_only_the_numbers_differ_so_the_shape_does_not(template: list[str], one:
 )
 def test_hostile_output_takes_no_time(hostile: str) -> None:
     shape("E", hostile)
+
+
+@pytest.mark.parametrize(
+    ("texts", "errors"),
+    [
+        (["load raised OverflowError and left 1 entry"], {"OverflowError"}),
+        (["status 1: ValueError: embedded null byte", "deep: RecursionError"], {"ValueError", "RecursionError"}),
+        (["embercache.snapshot.SnapshotError: no"], {"SnapshotError"}),
+        (["File too large", "ROWS-LOST"], {"OSError"}),
+        (["No space left on device"], {"OSError"}),
+        (["PermissionError: [Errno 13]"], {"OSError"}),
+        (["Error: no such key", "an error", "errors: 3", "KeyErrors", "status 1, Traceback"], set()),
+        ([], set()),
+    ],
+)
+def test_the_errors_that_an_output_names_are_found_and_all_of_files_and_devices_are_one(
+    texts: list[str], errors: set[str]
+) -> None:
+    assert errors_in(texts) == errors

@@ -248,7 +248,20 @@ def test_a_repos_ignore_fits_only_where_all_places_fit() -> None:
 
 # What holds for all ------------------------------------------------------------------------
 
-places = st.builds(Place, file=st.sampled_from(FILES), symbol=st.sampled_from(["", "f", "g"]), line=st.integers(1, 9))
+places = st.builds(
+    Place,
+    file=st.sampled_from(FILES),
+    symbol=st.sampled_from(["", "f", "g"]),
+    line=st.integers(1, 9),
+    quote=st.sampled_from(["", "q", "r"]),
+)
+
+
+ERRORS = ("KeyError", "ValueError", "ValueError and KeyError")
+PROOFS = (
+    *map(reproduction, ("x", "y")),
+    *(reproduction(one).model_copy(update={"symptom": Symptom(contains=(one,))}) for one in ERRORS),
+)
 
 
 @st.composite
@@ -260,7 +273,7 @@ def candidates(draw: st.DrawFn) -> Candidate:
         places=tuple(draw(st.lists(places, min_size=1, max_size=3))),
         shape=draw(st.sampled_from(["", "ValueError: N", "KeyError: '…'"])),
         source=draw(st.sampled_from(list(Source))),
-        reproduction=draw(st.sampled_from([None, reproduction("x"), reproduction("y")])),
+        reproduction=draw(st.sampled_from([None, *PROOFS])),
     )
 
 

@@ -13,6 +13,7 @@ from review_agents.records import (
     Place,
     Severity,
     Source,
+    Symptom,
     VerificationState,
 )
 from review_agents.sameness import Claim, Known, one_each
@@ -175,6 +176,65 @@ def test_a_proved_fault_that_was_set_against_the_other_is_named_although_their_t
         assert [one.title for one in filed.candidate.also] == ["Evaluating a text runs any power of it"]
 
 
+def failing(error: str, quote: str, **changed: Any) -> Claim:
+    """What an agent says of one function, known by the error that its script shows."""
+    output = error or "the wrong value"
+    proof = reproduction(f"run {output}").model_copy(update={"symptom": Symptom(contains=(output,))})
+    given: dict[str, Any] = {"kind": Kind.RELIABILITY, "source": Source.AGENT, "rule": "reliability_other"}
+    places = (Place(file="a.py", symbol="read", quote=quote),)
+    return claim(**{**given, "shape": error, "places": places, "reproduction": proof, "title": output, **changed})
+
+
+def as_known(one: Claim) -> Known:
+    return known(**one.candidate.model_dump(exclude_unset=True, exclude={"focus", "also"}))
+
+
+def test_two_proofs_at_one_place_that_show_different_errors_and_blame_different_lines_are_two_faults() -> None:
+    deep, huge = failing("RecursionError", "json.loads(raw)"), failing("OverflowError", "if left > 0:")
+    for two in ([deep, huge], [huge, deep]):
+        filed = merged(two)
+        assert len(filed) == 2 and all(one.candidate.also == () for one in filed)
+        late = merged([two[1]], [as_known(two[0])], reviewed_before=True)
+        assert (only(late).finding_id, only(late).lifecycle, only(late).seen_late) == (None, Lifecycle.NEW, True)
+        both = merged(two, [as_known(two[0])])
+        assert [one.finding_id for one in both] == ["old", None]
+
+
+def test_a_finding_that_an_earlier_version_filed_without_a_shape_swallows_no_other_error() -> None:
+    deep, huge = failing("RecursionError", "json.loads(raw)", shape=""), failing("OverflowError", "if left > 0:")
+    assert only(merged([huge], [as_known(deep)])).finding_id is None
+    again = failing("RecursionError", "return json.loads(raw)")
+    assert only(merged([again], [as_known(deep)])).finding_id == "old"
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        failing("RecursionError", "raw = file.read()"),
+        failing("OverflowError", "json.loads(raw)"),
+        failing("", "raw = file.read()"),
+        failing("", "raw = file.read()", rule="swallowed_error"),
+    ],
+    ids=["the same error elsewhere", "the same line", "no error", "no error and another rule"],
+)
+def test_what_shares_the_error_or_the_line_or_names_no_error_is_the_fault_that_is_known_there(again: Claim) -> None:
+    deep = failing("RecursionError", "json.loads(raw)")
+    assert only(merged([again], [as_known(deep)])).finding_id == "old"
+    assert only(merged([deep], [as_known(again)])).finding_id == "old"
+    assert len(merged([deep, again])) == 1
+
+
+def test_a_claim_that_names_no_error_does_not_bring_two_faults_together() -> None:
+    three = [failing("", "x"), failing("RecursionError", "json.loads(raw)"), failing("OverflowError", "if left > 0:")]
+    assert len(merged(three)) == 2
+
+
+def test_what_an_agent_proves_beside_a_probes_traceback_is_another_fault_when_its_error_is_another() -> None:
+    probe = failing("KeyError", "row[column]", source=Source.PROBE, rule="cli.traceback", step="probe:misuse")
+    assert only(merged([failing("OverflowError", "int(left)")], [as_known(probe)])).finding_id is None
+    assert only(merged([failing("KeyError", "int(left)")], [as_known(probe)])).finding_id == "old"
+
+
 def test_of_candidates_that_will_be_one_finding_one_speaks_and_the_order_stays() -> None:
     there = Place(file="a.py", line=3, symbol="Usage")
     other = candidate(title="other", places=(Place(file="b.py", symbol="x"),), rule="other")
@@ -236,3 +296,9 @@ def test_thousands_of_claims_about_one_place_take_no_time_squared() -> None:
     earlier = [known(str(number), places=place, shape=f"other {number}") for number in range(3000)]
     filed = merged(many, earlier)
     assert len({one.finding_id for one in filed}) == 3000
+
+
+@pytest.mark.timeout(20)
+def test_a_thousand_claims_of_agents_about_one_place_with_an_error_each_are_told_apart_in_a_moment() -> None:
+    many = [failing(f"E{number}Error", f"line {number}") for number in range(1000)]
+    assert len(merged(many)) == 1000
