@@ -2,12 +2,15 @@
 
 A box gets one folder per hierarchy, `lamplighter.INSTANCE/NAME` below the hierarchy's root: always
 the same place, so that the successor of a killed worker, which may itself sit in another cgroup,
-finds what was left. Only root can make them; for an ordinary user `missing_limits` says what lacks.
+finds what was left. The instance's folder goes with its last box, so whoever makes a box must expect
+it to vanish until the box is in it. Only root can make them; for an ordinary user `missing_limits`
+says what lacks.
 
 On v1 each controller has its own tree; a hybrid system has a v2 tree beside them without the memory
 and pids controllers, which we use for its pressure files and `cgroup.kill`.
 """
 
+import errno
 import os
 import re
 import signal
@@ -24,6 +27,9 @@ from orchestrator.settings import Settings
 WANTED = ("memory", "pids", "cpuset")
 IN_WORDS = {"memory": "memory", "pids": "number of processes", "cpuset": "pinning to CPUs"}
 REMOVAL_PATIENCE_S = 3.0
+CREATION_TRIES = 20  # other boxes of the instance may end in between
+# What is said of a folder that is gone; the last when it went while Python asked whether it is one.
+VANISHED = (errno.ENOENT, errno.ENODEV, errno.EEXIST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +69,10 @@ class Cgroups:
         usable: set[str] = set()
         for tree in self.trees:
             with suppress(OSError, SandboxError):
-                self.make_parent(tree)
-                trial = tree.root / self.parent / f"trial-{os.getpid()}"
-                trial.mkdir(exist_ok=True)
+                trial = self.make(tree, f"trial-{os.getpid()}")
                 usable |= {name for name in tree.controllers if (trial / LIMIT_FILES[tree.version][name]).exists()}
                 remove(trial)
+                remove_if_empty(trial.parent)
         return tuple(f"{IN_WORDS[name]} (no usable {name} cgroup)" for name in WANTED if name not in usable)
 
     def create(self, name: str, limits: Limits) -> "BoxCgroup":
@@ -76,17 +81,30 @@ class Cgroups:
         for tree in self.trees:
             folder = tree.root / self.parent / name
             try:
-                self.make_parent(tree)
-                folder.mkdir(exist_ok=True)
+                self.make(tree, name)
                 set_limits(tree, folder, limits)
             except OSError as error:
-                with suppress(OSError):
-                    folder.rmdir()
+                remove_if_empty(folder)
+                remove_if_empty(folder.parent)
                 if os.geteuid() == 0 and tree.controllers and not os.access(tree.root, os.W_OK):
                     continue  # a read-only tree, as in a container: named by missing_limits
                 raise SandboxError(f"The cgroup {folder} could not be set up: {error}.", retry=True) from None
             folders.append(Folder(tree, folder, folder.stat().st_ino))
         return BoxCgroup(tuple(folders))
+
+    def make(self, tree: Hierarchy, name: str) -> Path:
+        """The folder of that name, in the instance's."""
+        folder = tree.root / self.parent / name
+        for attempt in range(1, CREATION_TRIES + 1):
+            try:
+                self.make_parent(tree)
+                folder.mkdir(exist_ok=True)
+                break
+            except OSError as error:  # the instance's last box ended just now, and its folder with it
+                if attempt == CREATION_TRIES or error.errno not in VANISHED:
+                    raise
+        self.make_parent(tree)  # somebody else may have made it anew meanwhile and be not as far yet
+        return folder
 
     def make_parent(self, tree: Hierarchy) -> None:
         parent = tree.root / self.parent
@@ -99,18 +117,17 @@ class Cgroups:
 
     def names(self) -> set[str]:
         """Boxes that have a cgroup, also left ones."""
-        return {
-            folder.name
-            for tree in self.trees
-            if (tree.root / self.parent).is_dir()
-            for folder in (tree.root / self.parent).iterdir()
-            if folder.is_dir()
-        }
+        found: set[str] = set()
+        for tree in self.trees:
+            with suppress(FileNotFoundError):
+                found |= {folder.name for folder in (tree.root / self.parent).iterdir() if folder.is_dir()}
+        return found
 
     def remove(self, name: str) -> None:
         """Kill what is left in the box's cgroups and remove them. Quiet when there is nothing."""
         for tree in self.trees:
             remove(tree.root / self.parent / name)
+            remove_if_empty(tree.root / self.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +183,7 @@ class BoxCgroup:
             with suppress(FileNotFoundError):
                 if folder.path.stat().st_ino == folder.number:
                     remove(folder.path)
+            remove_if_empty(folder.path.parent)
 
 
 class MemoryPeak:
@@ -241,6 +259,12 @@ def remove(folder: Path) -> None:
                 raise SandboxError(f"The cgroup {folder} does not become empty.", retry=True) from None
         kill_members(folder)
         time.sleep(0.002)
+
+
+def remove_if_empty(folder: Path) -> None:
+    """The kernel decides in one step: a cgroup with another in it stays."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def kill_members(folder: Path) -> None:

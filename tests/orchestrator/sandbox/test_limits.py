@@ -1,5 +1,8 @@
 """Cgroups on recorded trees: what a v2 or hybrid machine offers, without being on one."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +102,33 @@ def test_removing_leaves_a_later_box_of_the_same_name_alone(tmp_path: Path):
     second.remove()
     assert not place.exists()
     cgroups.remove("box")  # quiet when there is nothing
+
+
+def test_the_instances_folder_goes_with_its_last_box_and_comes_back_with_the_next(tmp_path: Path):
+    cgroups = Cgroups("abc", pure_v2(tmp_path, controllers="hugetlb"))
+    one, other = cgroups.create("one", Limits()), cgroups.create("other", Limits())
+    one.remove()
+    assert cgroups.names() == {"other"}
+    other.remove()
+    assert not (tmp_path / "cgroup/lamplighter.abc").exists() and cgroups.names() == set()
+    cgroups.create("left by a killed worker", Limits())
+    Cgroups("abc", cgroups.trees).remove("left by a killed worker")
+    cgroups.missing_limits()  # makes one and takes it away
+    assert not (tmp_path / "cgroup/lamplighter.abc").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make cgroups")
+def test_boxes_that_end_do_not_take_the_folder_from_boxes_that_begin():
+    """Both at once, in processes of their own as workers are; in the kernel's tree where that may be written."""
+    script = (
+        "import sys\n"
+        "from orchestrator.sandbox.limits import Cgroups, Limits\n"
+        "for at in range(300): Cgroups(sys.argv[1]).create(f'{sys.argv[2]}-{at}', Limits()).remove()"
+    )
+    instance = f"test{os.getpid()}"
+    runs = [subprocess.Popen([sys.executable, "-c", script, instance, name], stderr=subprocess.PIPE) for name in "abc"]
+    assert [run.communicate(timeout=120)[1].decode() for run in runs] == ["", "", ""]
+    assert not [tree.root for tree in Cgroups(instance).trees if (tree.root / f"lamplighter.{instance}").exists()]
 
 
 def test_cgroup_that_does_not_become_empty_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
