@@ -8,6 +8,8 @@ The rules, each bought with somebody's bad night:
 
 - Absence proves nothing. "Fixed" needs the old reproduction run on another commit without showing
   the fault, or its quoted text gone from a place that the same completed step looked at again.
+- A proof made of a text of the repo (a page's examples, a sentence) proves nothing once that text is another: the
+  step that made it looks again, and what it does not find any more is fixed. If it could not look, nothing is marked.
 - A step that could not run, and a re-run that could not, mark nothing.
 - A claim that was not proved never opens, reopens or counts; it is filed as what it is.
 """
@@ -48,9 +50,10 @@ class Look(Record):
 
     step: str
     files: frozenset[str] | None = None  # None: wherever there is something for it
+    left_out: frozenset[str] = frozenset()  # where it did not come to the end
 
     def covers(self, path: str) -> bool:
-        return self.files is None or path in self.files
+        return path not in self.left_out and (self.files is None or path in self.files)
 
 
 class Recheck(Record):
@@ -58,6 +61,7 @@ class Recheck(Record):
 
     verification: Verification
     quotes_gone: bool = False  # it has quotes, and none of them occurs in its file any more
+    outdated: tuple[str, ...] = ()  # files in which text that its proof repeats does not stand any more as it was
     still: Another | None = None  # the other claim of it whose proof it was that ran, because its own shows nothing
 
 
@@ -155,11 +159,21 @@ def file_recheck(
     absent = verification.state is VerificationState.NOT_REPRODUCED and ran_properly(
         finding.candidate, verification, environments
     )
-    if absent and changed:
+    if changed and recheck.outdated:
+        if not looked_again(finding, looks, {*recheck.outdated, *files_of(finding)}):
+            return None
+        fixed = True
+        verification = Verification(
+            state=VerificationState.NOT_REPRODUCED,
+            reason=f"its script was made of what {' and '.join(recheck.outdated)} said, which is another text now; "
+            f"{finding.step} looked there again and found nothing of the kind",
+            runs=verification.runs,
+        )
+    elif absent and changed:
         fixed = True
     elif changed and text_is_gone(finding, recheck, looks):
         fixed = True
-        gone_from = ", ".join(sorted({place.file for place in finding.candidate.places}))
+        gone_from = ", ".join(sorted(files_of(finding)))
         verification = Verification(
             state=VerificationState.NOT_REPRODUCED,
             reason=f"the quoted text is no longer in {gone_from}",
@@ -196,9 +210,15 @@ def text_is_gone(finding: Known, recheck: Recheck, looks: Sequence[Look]) -> boo
     """
     if finding.candidate.source is Source.AGENT and finding.candidate.kind is not Kind.DOCUMENTATION:
         return False
-    paths = {clean_path(place.file) for place in finding.candidate.places}
-    looked_again = any(look.step == finding.step and all(map(look.covers, paths)) for look in looks)
-    return recheck.quotes_gone and looked_again
+    return recheck.quotes_gone and looked_again(finding, looks, files_of(finding))
+
+
+def looked_again(finding: Known, looks: Sequence[Look], paths: Collection[str]) -> bool:
+    return any(look.step == finding.step and all(map(look.covers, paths)) for look in looks)
+
+
+def files_of(finding: Known) -> set[str]:
+    return {clean_path(place.file) for place in finding.candidate.places}
 
 
 def claims_text(candidate: Candidate, recheck: Recheck) -> bool:

@@ -143,6 +143,16 @@ class Symptom(Record):
         )
 
 
+class Copied(Record):
+    """Text of the repo that a proof repeats or its claim is about (review_agents/copied.py): a passage, or all of the
+    file from its top down to a line, white space folded."""
+
+    file: str
+    text: str = ""
+    top_lines: int = 0  # how many lines that are not empty; 0: it is a passage
+    digest: str = ""  # of those
+
+
 class Reproduction(Record):
     """A bash script that shows the fault in a fresh sandbox, and how to recognise it.
 
@@ -159,6 +169,7 @@ class Reproduction(Record):
     control: str | None = None
     symptom: Symptom
     timeout_s: float = 120.0
+    copied: tuple[Copied, ...] = ()  # once one of them does not stand as it was, the script proves nothing either way
 
 
 # Findings --------------------------------------------------------------------------------
@@ -394,6 +405,7 @@ class ProbeResult(Record):
     log: str = ""
     candidates: tuple[Candidate, ...] = ()
     measurements: tuple[Measurement, ...] = ()
+    left_out: tuple[str, ...] = ()  # files that it did not look through to the end: absence there says nothing
 
     @model_validator(mode="after")
     def has_a_reason(self) -> "ProbeResult":

@@ -100,7 +100,12 @@ def recheck(verifier: Verifier, known: Known) -> Recheck:
         if again.state is not VerificationState.NOT_REPRODUCED:  # it shows the fault, or nobody knows
             found, still = again, other if again.state in PROVED else None
             break
-    return Recheck(verification=found, quotes_gone=verifier.quotes_gone(candidate), still=still)
+    return Recheck(
+        verification=found,
+        quotes_gone=verifier.quotes_gone(candidate),
+        outdated=verifier.outdated(candidate.reproduction),
+        still=still,
+    )
 
 
 def trial(verifier: Verifier, candidate: Candidate, *, mark: str) -> str:

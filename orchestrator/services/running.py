@@ -371,7 +371,7 @@ def proved(verifier: Verifier, candidate: Candidate, known: dict[Reproduction, V
     reproduction = candidate.reproduction
     if reproduction is None or verifier.quote_problem(candidate) or candidate.source is not Source.PROBE:
         return proving.verify(verifier, candidate)
-    key = reproduction.model_copy(update={"expected": "", "observed": ""})
+    key = reproduction.model_copy(update={"expected": "", "observed": "", "copied": ()})
     if key not in known:
         known[key] = verifier.verify(candidate)
     return known[key]
@@ -421,7 +421,11 @@ def recheck_work(job: Job, repo: Repo, checkout: Checkout, one: Known) -> Callab
 def looks_of(results: Mapping[str, ProbeResult], thoughts: Mapping[str, FocusResult]) -> list[Look]:
     """Which steps looked: absence of a finding says something only where its step came to its end."""
     return [
-        *(Look(step=step) for step, result in results.items() if result.state is not ProbeState.COULD_NOT_RUN),
+        *(
+            Look(step=step, left_out=frozenset(result.left_out))
+            for step, result in results.items()
+            if result.state is not ProbeState.COULD_NOT_RUN
+        ),
         *(Look(step=step) for step, result in thoughts.items() if result.state is FocusState.FINISHED),
     ]
 

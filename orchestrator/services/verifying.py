@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.sandbox.contract import Box, SandboxError
+from review_agents.copied import stands
 from review_agents.identity import clean_path
 from review_agents.ports import Checkout
 from review_agents.records import (
@@ -130,6 +131,11 @@ class Verifier:
         """Whether it quotes something, and none of that exists any more."""
         quoting = [place for place in candidate.places if place.quote]
         return bool(quoting) and not any(self.has_quote(place.file, place.quote) for place in quoting)
+
+    def outdated(self, reproduction: Reproduction) -> tuple[str, ...]:
+        """The files in which text that it repeats does not stand any more as it was."""
+        gone = {one.file for one in reproduction.copied if not stands(one, self.checkout.show(clean_path(one.file)))}
+        return tuple(sorted(gone))
 
     def has_quote(self, file: str, quote: str) -> bool:
         text = self.checkout.show(clean_path(file))

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from review_agents.copied import piece
 from review_agents.ports import NoSuchFile, Workspace
 from review_agents.probes.claims import Claim, candidate_of, merge_claims
 from review_agents.probes.comparing import Comparison, Verdict, clean, compare
@@ -23,6 +24,7 @@ from review_agents.probes.source_tree import SourceTree, is_test_path
 from review_agents.probes.verdicts import depends_on_zone_data, shown_part
 from review_agents.probes.within import send
 from review_agents.records import (
+    Copied,
     Environment,
     Kind,
     Place,
@@ -78,7 +80,8 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
             probe=NAME, state=ProbeState.COULD_NOT_RUN, reason="no module could be imported", facts=facts
         )
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
-    return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=candidates)
+    left_out = tuple(path for module, path in modules.items() if module not in first or module in run.unproved)
+    return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=candidates, left_out=left_out)
 
 
 def modules_with_examples(tree: SourceTree, prepared: Prepared) -> dict[str, str]:
@@ -122,6 +125,7 @@ class Docstrings:
         self.package = Package(modules=prepared.import_packages)
         self.counts = {"examples": 0, "ran": 0, "matched": 0}
         self.differing: list[str] = []
+        self.unproved: set[str] = set()  # modules in which something was seen that no script of its own shows
 
     def run(self, modules: list[str], *, perturbed: bool = False) -> dict[str, dict[str, Any]]:
         """Module -> what came of its docstrings. One that ends the interpreter is left out, the rest goes on."""
@@ -223,6 +227,7 @@ class Docstrings:
             key = (example["source"].strip(), example["want"].strip())
             claim = self.claim(suspect, later, used)
             if claim is None:
+                self.unproved.add(suspect[0])
                 continue
             first = known.setdefault(key, claim)
             if first is not claim:
@@ -320,8 +325,18 @@ class Docstrings:
                 environment=self.environment,
                 control=f'cd "$(mktemp -d)"\npython -c "import {module}"\n',
                 symptom=symptom,
+                copied=self._copied(path, line, example),
             ),
         )
+
+    def _copied(self, path: str, line: int | None, example: dict[str, Any]) -> tuple[Copied, ...]:
+        """The docstring from its beginning to what it shows for the example."""
+        if not path or line is None:
+            return ()
+        lines = self.tree.text(path).splitlines()
+        quotes = [at for at, text in enumerate(lines[:line]) if '"""' in text or "'''" in text]
+        end = line + example["source"].rstrip("\n").count("\n") + len(example["want"].splitlines())
+        return (piece(path, "\n".join(lines[quotes[-1] if quotes else line - 1 : end + 1])),)
 
     def _line(self, path: str, example: dict[str, Any]) -> int | None:
         code = first_line(example["source"])

@@ -35,6 +35,12 @@ class Reading:
     document: Document
     reader: Reader
     outcomes: list[Outcome]
+    unproved: bool = False  # something was seen that no script of its own shows
+
+    @property
+    def complete(self) -> bool:
+        """Whether what was not seen is not there."""
+        return not self.unproved and not any(one.step.missed for one in self.outcomes)
 
 
 def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
@@ -92,6 +98,7 @@ class Page:
             if claim is None:
                 reason = "seen while reading the page, not when run on its own"
                 reading.outcomes[at] = replace(outcome, state="unsure", reason=reason, suspect=None)
+                reading.unproved = True
             else:
                 claims.append(claim)
         return claims
@@ -216,7 +223,8 @@ def result_of(readings: list[Reading], candidates: tuple[Any, ...], paths: tuple
         reason = f"no example could run here: {'; '.join(reasons[:REASONS_NAMED])}"
         return ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason, summary=summary, facts=facts)
     state = ProbeState.FAILED if candidates else ProbeState.PASSED
-    return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=candidates)
+    left_out = (*paths[len(readings) :], *(one.document.file for one in readings if not one.complete))
+    return ProbeResult(probe=NAME, state=state, summary=summary, facts=facts, candidates=candidates, left_out=left_out)
 
 
 def _fact(outcome: Outcome) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 from packaging.utils import canonicalize_name
 
+from review_agents.copied import piece
 from review_agents.probes import needs
 from review_agents.probes.manifest import Manifest
 from review_agents.probes.prepared import Attempt, Distribution, Prepared
 from review_agents.probes.tracebacks import shape_of
 from review_agents.records import (
     Candidate,
+    Copied,
     Environment,
     Kind,
     Network,
@@ -224,6 +226,7 @@ def unknown_extra(one: Distribution, extra: str, line: needs.InstallLine, read: 
             observed=f"the extras are: {known}",
             environment=Environment.PLAIN,
             symptom=Symptom(nonzero=True, contains=("no such extra",)),
+            copied=about(line, read),
         ),
         shape=f"extra {canonicalize_name(extra)}",
     )
@@ -269,6 +272,12 @@ def missing_requirement_file(name: str, line: needs.InstallLine, read: ReadText)
             observed=f"Could not open requirements file: No such file or directory: '{name}'",
             environment=Environment.PLAIN,
             symptom=Symptom(nonzero=True, contains=("Could not open requirements file",)),
+            copied=about(line, read),
         ),
         shape=f"missing {name}",
     )
+
+
+def about(line: needs.InstallLine, read: ReadText) -> tuple[Copied, ...]:
+    """The line of the page that the claim is about."""
+    return (piece(line.file, place_at(line.file, line.line, read).quote),)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from review_agents.copied import piece
 from review_agents.ports import Workspace
 from review_agents.probes import recipes
 from review_agents.probes.claims import Claim, candidate_of, merge_claims
@@ -22,6 +23,7 @@ from review_agents.probes.statuses import Situation, StatusClaim, expected_statu
 from review_agents.probes.tracebacks import Raised, last_traceback, surroundings
 from review_agents.probes.worked import Worked, worked_commands
 from review_agents.records import (
+    Copied,
     Environment,
     Kind,
     Place,
@@ -100,19 +102,21 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
     worked = worked_commands(workspace, repo, package, documents, environment, deadline)
     if not worked:
         reason = "README and docs show no command of the package that works on its own"
-        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason=reason)
+        return ProbeResult(probe=NAME, state=ProbeState.NOT_APPLICABLE, reason=reason, left_out=paths)
     claims = tuple(claim for document in documents for claim in status_claims(document))
     tree = help_tree(workspace, package, environment)
     trial = Trial(workspace, package, environment, claims, tree, CodePlaces(workspace, repo, prepared))
     found: list[Claim] = []
     runs: list[dict[str, str]] = []
     seen: set[tuple[object, ...]] = set()
+    stopped = False
     for one in worked:
         for spoiled in spoil(one, tree, package):
             if spoiled.key(trial.path(spoiled)) in seen:
                 continue
             seen.add(spoiled.key(trial.path(spoiled)))
             if len(runs) >= MOST_RUNS or time.monotonic() > deadline:
+                stopped = True
                 break
             ran = trial.run(spoiled)
             runs.append({"command": spoiled.text, "spoiled": spoiled.what, "ended": ran.ending})
@@ -125,6 +129,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         f"{len(candidates)} fault(s)",
         facts={"runs": runs, "statuses_named": [f"{one.status}: {one.condition}" for one in claims]},
         candidates=candidates,
+        left_out=paths if stopped else (),
     )
 
 
@@ -365,6 +370,7 @@ class Trial:
                 wanted,
                 f"exit status {ran.exit} after {report!r}",
                 Symptom(exit=ran.exit, contains=(steady(report, spoiled),)),
+                copied=tuple(piece(one.file, self._quote(one)) for one in promised[:1]),
             ),
         )
 
@@ -402,7 +408,18 @@ class Trial:
             ),
         )  # fmt: skip
 
-    def reproduction(self, spoiled: Spoiled, ran: Ran, expected: str, observed: str, symptom: Symptom) -> Reproduction:
+    def reproduction(
+        self,
+        spoiled: Spoiled,
+        ran: Ran,
+        expected: str,
+        observed: str,
+        symptom: Symptom,
+        *,
+        copied: tuple[Copied, ...] = (),
+    ) -> Reproduction:
+        """`copied`: what the claim says of a page. The page's command is only what brings a fault of the program about,
+        and still does when the page shows another one."""
         worked = spoiled.worked
         text = worked.text if worked.exit == 0 else f"{worked.text}\ntest $? -eq {worked.exit}"
         control = worked.script(text, self.package)
@@ -413,6 +430,7 @@ class Trial:
             environment=self.environment,
             control=control,
             symptom=symptom,
+            copied=copied,
         )
 
     def command(self, spoiled: Spoiled) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from review_agents.copied import piece
 from review_agents.ports import Workspace
 from review_agents.probes import recipes
 from review_agents.probes.claims import Claim, candidate_of, merge_claims
@@ -342,6 +343,7 @@ class Check:
                 environment=self.environment,
                 control=f"{with_stand_ins(command, self.package)} --help > /dev/null",
                 symptom=Symptom(nonzero=True, contains=(option if option in message else named.option,)),
+                copied=(piece(document.file, quote),),
             ),
         )
 
@@ -388,6 +390,7 @@ class Check:
                         environment=self.environment,
                         control=f"{with_stand_ins(path[0], self.package)} --help > /dev/null",
                         symptom=Symptom(exit=ran.exit, contains=(refusal.message[-60:].strip(),)),
+                        copied=(piece(document.file, document.source_line(claim.line)),),
                     ),
                 )
             )

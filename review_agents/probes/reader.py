@@ -27,6 +27,7 @@ ITEM_S = 20.0  # of one Python block or session
 PYTHON_S = 120.0  # of one interpreter
 OUTPUT_LIMIT = 60_000
 ROOT = "/tmp/lamplighter-reader"
+NO_TIME, NOT_STARTED = "no time left", "the interpreter did not start"  # why a step that could be run was not
 
 
 @dataclass(slots=True)
@@ -51,6 +52,11 @@ class Step:
     makes: set[str] = field(default_factory=set)  # files it created or changed
     seconds: float = 0.0
     absent: tuple[str, ...] = ()  # arguments of own programs that look like files and are none, before it ran
+
+    @property
+    def missed(self) -> bool:
+        """Whether it could have been run, and was not: what it would have shown nobody knows."""
+        return self.skipped.startswith((NO_TIME, NOT_STARTED))
 
     @property
     def both(self) -> str:
@@ -89,7 +95,7 @@ class Reader:
         waiting: list[Step] = []  # Python steps not yet run: they go to one interpreter
         for step in self.steps:
             if time.monotonic() > self.deadline:
-                step.skipped = "no time left"
+                step.skipped = NO_TIME
             elif step.block.skip and not step.block.hidden:
                 step.skipped = step.block.skip
             elif step.kind in ("python", "session"):
@@ -271,7 +277,7 @@ class Reader:
                 break
         if not dealt:
             for step in items[first:]:
-                step.skipped = f"the interpreter did not start ({ran.ending})"
+                step.skipped = f"{NOT_STARTED} ({ran.ending})"
         return dealt
 
     def _records(self, result: str) -> dict[Any, Any]:

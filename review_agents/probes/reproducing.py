@@ -4,10 +4,12 @@ import ast
 import re
 from dataclasses import replace
 
+from review_agents.copied import down_to
 from review_agents.ports import Workspace
 from review_agents.probes import recipes
 from review_agents.probes.claims import Claim
 from review_agents.probes.comparing import clean, tokens
+from review_agents.probes.documents import Block, BlockKind, Document
 from review_agents.probes.help_texts import help_tree, node_of
 from review_agents.probes.names import names_set, names_used
 from review_agents.probes.own import with_stand_ins
@@ -241,9 +243,17 @@ def _claim(
             environment=environment,
             control=control,
             symptom=symptom,
+            copied=(down_to(place.file, reader.document.source, end_of(reader.document, step.block)),),
         ),
         shape=suspect.shape,
     )
+
+
+def end_of(document: Document, block: Block) -> int:
+    """The line of the page below the block and the one that shows its output: a line more there makes it another."""
+    below = next((one for one in document.blocks if one.line > block.line), None)
+    last = below if below is not None and below.kind is BlockKind.OUTPUT else block
+    return last.line + len(last.text.splitlines())
 
 
 def place_of(reader: Reader, outcome: Outcome) -> Place:

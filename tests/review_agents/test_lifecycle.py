@@ -198,6 +198,37 @@ def test_a_bug_whose_code_was_reworded_persists_while_its_reproduction_shows_it(
     assert filed.lifecycle is Lifecycle.PERSISTING
 
 
+OF_A_PAGE: dict[str, Any] = {"kind": Kind.CORRECTNESS, "rule": "readme.output-differs"}
+
+
+@pytest.mark.parametrize("showed", [CONFIRMED, NOT_REPRODUCED, FLAKY, UNVERIFIED])
+def test_what_the_script_of_a_page_shows_decides_nothing_once_the_page_is_another(showed: VerificationState) -> None:
+    recheck = {"old": Recheck(verification=verified(showed), outdated=("README.md",))}
+    filed = only(merged([], [known(**OF_A_PAGE)], rechecks=recheck))
+    assert (filed.lifecycle, filed.verification.state) == (Lifecycle.FIXED, NOT_REPRODUCED)
+    assert "another text now; probe:readme looked there again and found nothing" in filed.verification.reason
+    for blind in ((), (Look(step="probe:other"),), (Look(step="probe:readme", left_out=frozenset({"README.md"})),)):
+        assert merged([], [known(**OF_A_PAGE)], rechecks=recheck, looks=blind) == ()
+
+
+def test_a_fault_that_the_probe_finds_again_on_the_page_of_today_persists() -> None:
+    filed = only(merged([claim(shape="another", **OF_A_PAGE)], [known(**OF_A_PAGE)]))
+    assert (filed.finding_id, filed.lifecycle) == ("old", Lifecycle.PERSISTING)
+
+
+def test_a_probe_that_did_not_come_to_the_end_of_the_page_with_the_script_marks_nothing() -> None:
+    elsewhere = known(places=(Place(file="a.py", symbol="f", quote="q"),), **OF_A_PAGE)
+    recheck = {"old": Recheck(verification=verified(CONFIRMED), outdated=("README.md",))}
+    looks = (Look(step="probe:readme", left_out=frozenset({"README.md"})),)
+    assert merged([], [elsewhere], rechecks=recheck, looks=looks) == ()
+    assert only(merged([], [elsewhere], rechecks=recheck)).lifecycle is Lifecycle.FIXED
+
+
+def test_on_the_commit_that_showed_it_no_text_can_be_another() -> None:
+    recheck = {"old": Recheck(verification=verified(CONFIRMED), outdated=("README.md",))}
+    assert only(merged([], [known(**OF_A_PAGE)], commit="c1", rechecks=recheck)).lifecycle is Lifecycle.PERSISTING
+
+
 # Ignores -----------------------------------------------------------------------------------
 
 

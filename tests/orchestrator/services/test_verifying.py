@@ -8,6 +8,7 @@ import pytest
 from orchestrator.sandbox.contract import Box, BoxOrder, SandboxError
 from orchestrator.sandbox.fake import FakeSandbox
 from orchestrator.services.verifying import Verifier
+from review_agents.copied import piece
 from review_agents.records import Network, Place, Ran, Reproduction, Source, Symptom, Verification, VerificationState
 from tests.support.tiny import FILES, FIRST, GREET, Script, TinyCheckout, no_greeting
 
@@ -54,6 +55,12 @@ def test_a_fault_shown_twice_with_its_control_is_confirmed(bench: Bench) -> None
     result = bench.verify()
     assert (result.state, result.reason, len(result.runs)) == (VerificationState.CONFIRMED, "", 2)
     assert [control.exit for control in result.controls] == [0, 0]
+
+
+def test_a_proof_whose_text_does_not_stand_any_more_names_the_files(bench: Bench) -> None:
+    told = (piece("README.md", "It says hello."), piece("greet.sh", "echo good night"), piece("gone.md", "x"))
+    assert bench.verifier.outdated(reproduction(copied=told[:1])) == bench.verifier.outdated(reproduction()) == ()
+    assert bench.verifier.outdated(reproduction(copied=told)) == ("gone.md", "greet.sh")
 
 
 def test_every_command_gets_a_fresh_box_and_none_stays(bench: Bench) -> None:

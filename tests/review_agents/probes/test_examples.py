@@ -22,6 +22,15 @@ def test_where_no_example_could_run_the_reason_names_what_is_missing():
     assert said.reason == "no example could run here: needs arm-none-eabi-gcc; needs size"
 
 
+def test_a_page_on_which_something_was_not_reached_or_not_proved_is_left_out():
+    late, unproved = read(("matched", ""), ("not_run", "no time left")), read(("unsure", "seen while reading the page"))
+    late.outcomes[1].step.skipped = "no time left"
+    unproved.unproved = True
+    assert result_of([late], (), ("README.md", "docs/a.md")).left_out == ("docs/a.md", "README.md")
+    assert result_of([unproved], (), ("README.md",)).left_out == ("README.md",)
+    assert result_of([read(("matched", ""))], (), ("README.md",)).left_out == ()
+
+
 def test_the_summary_tells_what_ran_from_what_did_not_and_from_what_proves_nothing():
     outcomes = read(("matched", ""), ("unsure", "not self-contained"), ("not_run", "it is not Python as it stands"))
     said = result_of([outcomes], (), ("README.md",))

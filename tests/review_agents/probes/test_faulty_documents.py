@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from review_agents.copied import stands
 from review_agents.records import Candidate, Kind, ProbeState
 from tests.review_agents.probes.samples import Reviewed, setuptools_project
 
@@ -315,3 +316,38 @@ def test_a_docstring_that_is_wrong_is_found(faulty: Reviewed):
     candidate = faulty.only("doctests", "docstring.output-differs")
     assert candidate.places[0].file == "src/keyfold/__init__.py" and candidate.places[0].line == 3
     assert "tox.ini" in candidate.description
+
+
+ABOUT_TEXT = ("readme.", "docstring.")  # how rules of claims about a text begin
+PROBES_OF_TEXTS = ("readme", "options", "misuse", "doctests")
+
+
+def test_every_claim_about_a_text_knows_the_text_and_no_other_claim_does(faulty: Reviewed):
+    told = 0
+    for candidate in (one for probe in PROBES_OF_TEXTS for one in faulty.candidates(probe)):
+        proof, about = candidate.reproduction, candidate.rule.startswith(ABOUT_TEXT)
+        assert proof is not None and bool(proof.copied) == about, candidate.title
+        assert all(stands(one, FILES[one.file]) for one in proof.copied)
+        told += about
+    assert told >= len(README_FAULTS) + 3
+
+
+@pytest.mark.parametrize(
+    ("probe", "rule", "symbol", "mended"),
+    [
+        ("readme", "readme.output-differs", "keyfold age", ("lives=1500)", "lives=1.5)")),
+        ("readme", "readme.output-differs", "keyfold age", ("1.5 s left", "1500.0 s left")),
+        ("readme", "readme.example-fails", "keyfold.vanished", ("from keyfold import vanished", "import keyfold")),
+        ("readme", "readme.example-fails", "Thing.gone", ("from keyfold import Thing\nthing", "import x\nthing")),
+        ("options", "readme.unknown-option", "keyfold show --silent", ("| `-s`, `--silent` | print nothing |\n", "")),
+        ("doctests", "docstring.output-differs", "keyfold", ("9\n", "8\n")),
+    ],
+)
+def test_a_text_that_was_mended_makes_its_proof_one_of_another_text(
+    faulty: Reviewed, probe: str, rule: str, symbol: str, mended: tuple[str, str]
+):
+    candidate = found(faulty, probe)[rule, symbol]
+    assert candidate.reproduction is not None
+    (copied,) = candidate.reproduction.copied
+    text = FILES[copied.file]
+    assert mended[0] in text and not stands(copied, text.replace(*mended, 1))
