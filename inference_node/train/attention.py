@@ -3,8 +3,10 @@
     key at context place t     same sample, t < anchor, and inside the layer's window of the query's position
     key of slot o of block j   the same block, and o <= the query's slot where the layer is causal
 
-As in serving, where the drafter's cache holds rows before the anchor alone (models/drafter.py). Two ways: `plain` has
-a mask of all pairs, for any device; `flex` skips what is not seen, for GPUs. Both are checked against the serving code.
+As in serving, where the drafter's cache holds rows before the anchor alone (models/drafter.py). Three ways: `plain` has
+a mask of all pairs, for any device; `gathered` hands each block a copy of its own sample's rows, which is the quickest
+where texts are short, and needs no compiler; `flex` skips what is not seen and copies nothing, for long texts on GPUs.
+All are checked against the serving code.
 Checked by: tests/inference_node/train/test_attention.py
 """
 
@@ -24,12 +26,21 @@ from inference_node.train.batch import Batch
 FORMS = 64
 """Shapes times kinds of layers that one process may compile attention for."""
 
+GATHERED = 1 << 30
+"""Bytes of copies, a layer, where the target is on the same device: one that has room for it is not short of memory."""
+
 Keys = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Per layer, keys and values [S, kv_heads, dim] of the context."""
 
 
-def over(batch: Batch, layers: Sequence[DraftLayer], keys: Keys, *, flex: bool) -> Attend:
-    """The attention to hand to the drafter for this batch's blocks."""
+def over(batch: Batch, layers: Sequence[DraftLayer], keys: Keys, *, flex: bool, gather: int = 0) -> Attend:
+    """The attention to hand to the drafter for this batch's blocks.
+
+    gather: bytes that the copied rows of one layer may take; where they take more, flex or plain is used.
+    """
+    k = keys[0][0]
+    if 0 < 2 * len(batch.masked) * _longest(batch) * k[0].numel() * k.element_size() <= gather:
+        return _gathered(batch, layers, keys)
     make = _flex if flex else _plain
     ways = {layer: make(batch, layer) for layer in set(layers)}
 
@@ -64,6 +75,43 @@ def _seen(batch: Batch, layer: DraftLayer) -> Callable[[Any, Any], Any]:
         return before | own
 
     return seen
+
+
+def _longest(batch: Batch) -> int:
+    """Rows of context that a block can see at most, without asking the device."""
+    return max((len(sample.tokens) for sample in batch.samples), default=0)
+
+
+def _gathered(batch: Batch, layers: Sequence[DraftLayer], keys: Keys) -> Attend:
+    longest, block = _longest(batch), batch.masked.shape[1]
+    device = batch.tokens.device
+    away = longest - torch.arange(longest, device=device)  # of the anchor
+    place = (batch.anchor[:, None] - away).clamp(min=0)  # [N, L]
+    same = away <= batch.position[batch.anchor][:, None]  # the sample begins no earlier
+    slots = torch.arange(block, device=device)
+    query, own = slots[:, None], slots[None, :]
+
+    def mask(layer: DraftLayer) -> torch.Tensor:
+        before = same[:, None, :].expand(-1, block, -1)
+        inside = torch.ones(block, block, dtype=torch.bool, device=device)
+        if layer.window is not None:
+            before = before & (query + away < layer.window)
+            inside = inside & ((query - own).abs() < layer.window)
+        if layer.causal:
+            inside = inside & (own <= query)
+        return torch.cat([before, inside.expand(len(place), -1, -1)], dim=-1)[:, None]
+
+    masks = {layer: mask(layer) for layer in set(layers)}
+
+    def attend(index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        context_k, context_v = keys[index]
+        all_v = torch.cat([context_v[place], v], dim=1).transpose(1, 2)
+        all_k = torch.cat([context_k.to(all_v.dtype)[place], k.to(all_v.dtype)], dim=1).transpose(1, 2)
+        q = q.to(all_v.dtype).transpose(1, 2)
+        read = F.scaled_dot_product_attention(q, all_k, all_v, attn_mask=masks[layers[index]], enable_gqa=True)
+        return read.transpose(1, 2)
+
+    return attend
 
 
 def _plain(batch: Batch, layer: DraftLayer) -> Callable[..., torch.Tensor]:

@@ -164,6 +164,7 @@ def arms(
     ] = None,
     held_out: Annotated[int, typer.Option("--held-out", min=1, help="Texts to judge on.")] = 128,
     loop: Annotated[int, typer.Option("--loop", min=0, help="Of these, answered in the real loop too.")] = 8,
+    looks: Annotated[int, typer.Option("--looks", min=1, help="At tau during a run, evenly.")] = 8,
     minutes: Annotated[float, typer.Option("--minutes", min=0.0, help="Begin nothing after these; 0: no end.")] = 0.0,
     cost: CostCurve = None,
     device: Device = "",
@@ -182,8 +183,9 @@ def arms(
     target = open_target(model, device=usual_device(device), weights=weights, mask_id=mask_id)
     until = time.monotonic() + 60 * minutes if minutes else None
     results = grid.run_grid(
-        target, chosen, seeds, texts[held_out:], texts[:held_out], out, loop=loop, until=until, told=typer.echo
-    )
+        target, chosen, seeds, texts[held_out:], texts[:held_out], out, loop=loop, looks=looks, until=until,
+        told=typer.echo,
+    )  # fmt: skip
     page = grid.write_report(out, results, f"Arms on {target.files.name}", _cost(cost))
     typer.echo(f"report: {page}")
 

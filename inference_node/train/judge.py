@@ -16,6 +16,7 @@ from inference_node.models.errors import NodeError
 from inference_node.models.files import find
 from inference_node.train import arm as arms
 from inference_node.train import evaluate, statistics
+from inference_node.train.attention import GATHERED
 from inference_node.train.batch import rows_for
 from inference_node.train.evaluate import Decoded, Forced
 from inference_node.train.features import LocalTarget
@@ -96,7 +97,8 @@ def learner_from(folder: str, target: OpenTarget) -> Learner:
     chosen = None if loaded.head_ids is None else Vocabulary(loaded.head_ids.cpu(), target.shape.vocab, 0.0)
     head = (source.head if loaded.head is None else loaded.head).detach().to(target.device, torch.float32)
     flex = target.device.type == "cuda"
-    return Learner(loaded.module, loaded.rope, arm, source.embedding.detach(), head, chosen, flex)
+    embedding = source.embedding.detach()
+    return Learner(loaded.module, loaded.rope, arm, embedding, head, chosen, flex, GATHERED if flex else 0)
 
 
 def judge(

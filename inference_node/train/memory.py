@@ -50,7 +50,7 @@ class Memory:
 def predicted(arm: Arm, shape: TargetShape, *, remote: bool = True, flex: bool = True, ahead: int = 2) -> Memory:
     """For an arm on a target. flex: on an accelerator, in bf16 over fp32 weights; else in fp32 without a runtime.
 
-    The target's own weights, where they are on the same device, come on top.
+    The target's own weights, where they are on the same device, come on top, and copies that attention makes then.
     """
     with torch.device("meta"):
         module = DFlash(draft_config.read(zlab_config(arm, shape), arm.name))

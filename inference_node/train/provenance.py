@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -26,7 +27,11 @@ def provenance(**more: Any) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, marked when files differ from it; "unknown" outside a checkout."""
+    """The checkout's commit, marked when files differ from it. Outside one: SOURCE_COMMIT, or "unknown"."""
+    return _of_checkout() or os.environ.get("SOURCE_COMMIT", "unknown")
+
+
+def _of_checkout() -> str:
     here = Path(__file__).parent
     try:
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
@@ -34,9 +39,9 @@ def commit() -> str:
             ["git", "status", "--porcelain", "--", "."], cwd=here.parent, capture_output=True, text=True
         )
     except OSError:  # no git on this machine
-        return "unknown"
+        return ""
     if head.returncode:
-        return "unknown"
+        return ""
     return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
 
 

@@ -15,6 +15,7 @@ from inference_node.models.errors import NodeError
 from inference_node.train import evaluate, export
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
+from inference_node.train.attention import GATHERED
 from inference_node.train.features import LocalTarget, Source
 from inference_node.train.memory import Memory, predicted
 from inference_node.train.provenance import provenance
@@ -95,7 +96,7 @@ class Session:
     ) -> Session:
         """With a target that is open, and its states from here unless a source is given.
 
-        flex: attention that skips what is not seen, by default on an accelerator.
+        flex: attention that skips what is not seen, or copies short texts' rows; by default on an accelerator.
         """
         _check(samples, target, arm)
         if held_out >= len(samples):
@@ -105,6 +106,8 @@ class Session:
         source = source or LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
         flex = target.device.type == "cuda" if flex is None else flex
         learner = running.new_learner(arm, target.shape, source, rest, target.device, flex=flex)
+        if flex and not isinstance(source, RemoteTarget):
+            learner.gather = GATHERED
         return Session(target, source, learner, rest, held)
 
     def told(self) -> str:

@@ -77,6 +77,7 @@ class Learner:
     head: torch.Tensor  # [rows, hidden] of the drafter's vocabulary
     vocabulary: Vocabulary | None = None
     flex: bool = False
+    gather: int = 0  # bytes that attention may copy, a layer
 
     @cached_property
     def ids(self) -> torch.Tensor | None:
@@ -96,7 +97,7 @@ class Learner:
         keys = self.module.context(feature, batch.position, self.rope)
         slots = torch.where(batch.masked, c.mask_id, batch.labels)
         x = self.embedding[slots].to(torch.float32) * c.input_scale
-        attend = attention.over(batch, c.layers, keys, flex=self.flex)
+        attend = attention.over(batch, c.layers, keys, flex=self.flex, gather=self.gather)
         return self.module(x, batch.slot_position, self.rope, attend)
 
     def step(self, batch: Batch, states: Sequence[States]) -> Outcome:
