@@ -541,7 +541,9 @@ def fill_findings(db: Session, repo_id: UUID, review_id: UUID, number: int) -> N
 
 
 def many_measured(repo_id: UUID, review_id: UUID, at: int, name: int) -> dict[str, Any]:
+    """Night `at` of a series: a scatter of about one per cent, now and then a void session."""
     one = make_measurement()
+    wobble = (at * 7919 + name * 104_729) % 1009 / 1009 - 0.5
     return {
         "id": uuid4(),
         "review_id": review_id,
@@ -553,8 +555,8 @@ def many_measured(repo_id: UUID, review_id: UUID, at: int, name: int) -> dict[st
         "commit": f"{at:040x}",
         "at": NOON - timedelta(minutes=100_000 - at),
         "sessions": [session.model_dump(mode="json") for session in one.sessions],
-        "median": one.median,
+        "median": (one.median or 0.0) * (1 + 0.04 * wobble),
         "spread": one.spread,
-        "contaminated": 0,
+        "contaminated": int((at + name) % 29 == 0),
         "note": "",
     }

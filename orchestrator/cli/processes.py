@@ -35,7 +35,7 @@ def web(
 ) -> None:
     """Serve the pages and the API."""
     from orchestrator.web.app import make_app
-    from orchestrator.web.serving import Server
+    from orchestrator.web.serving import Server, spare_what_is_loaded
 
     settings = settings_of(data, host=host, port=port)
     logs.configure(settings, "web")
@@ -45,6 +45,7 @@ def web(
     application = make_app(shop, settings)
     if accounts.needed(shop) and not accounts.exist(shop):
         err().print(first_account(settings, application.state.setup_token), markup=False)
+    spare_what_is_loaded()
     Server(
         application,
         host=settings.host,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
 from review_agents.records import Benchmark, Session, Verdict
 
@@ -198,6 +199,23 @@ class Comparison:
 # History -------------------------------------------------------------------------------------
 
 
+class Night(Protocol):
+    """What a series needs of a night; a row of the store has it too."""
+
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def commit(self) -> str: ...
+    @property
+    def median(self) -> float | None: ...
+    @property
+    def spread(self) -> float | None: ...
+    @property
+    def good(self) -> int: ...
+    @property
+    def void(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One night of a series."""
@@ -217,7 +235,7 @@ class Series:
     name: str
     unit: str
     machine_key: str
-    points: tuple[Point, ...]
+    points: tuple[Night, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import TypeAdapter
 from sqlalchemy.orm import Session
 
-from orchestrator.measure.records import ChangePoint, Point, Series
+from orchestrator.measure.records import ChangePoint, Series
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import comparisons, measurements
 from orchestrator.store.comparisons import ChangePointRow
@@ -55,10 +55,9 @@ def series_of(db: Session, repo_id: UUID) -> tuple[Series, ...]:
 
 def lines(nights: Iterable[Night]) -> tuple[Series, ...]:
     """Nights (oldest first) as one series per name, unit and machine key."""
-    points: dict[tuple[str, str, str], list[Point]] = {}
+    points: dict[tuple[str, str, str], list[Night]] = {}
     for one in nights:
-        point = Point(one.at, one.commit, one.median, one.spread, one.good, one.void)
-        points.setdefault((one.name, one.unit, one.machine_key), []).append(point)
+        points.setdefault((one.name, one.unit, one.machine_key), []).append(one)
     found = [Series(name, unit, key, tuple(line)) for (name, unit, key), line in points.items()]
     return tuple(sorted(found, key=lambda one: (one.name, one.points[-1].at)))
 

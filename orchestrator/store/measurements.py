@@ -1,16 +1,23 @@
 """Measurements: one row per review and name. A series is one name on one machine key."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select
+from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, type_coerce
+from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy.types import NullType
 
 from orchestrator.store.base import AnyJson, Base, Key, Name
 from orchestrator.store.reviews import Review
+
+
+def those_that_count(row: DefaultExecutionContext) -> int:
+    values: Mapping[str, Any] = row.get_current_parameters()
+    return len(values["sessions"]) - (values.get("contaminated") or 0)
 
 
 class MeasurementRow(Base):
@@ -35,6 +42,7 @@ class MeasurementRow(Base):
     median: Mapped[float | None]  # in `unit`; empty when too many sessions were void
     spread: Mapped[float | None]  # median absolute deviation over the median
     contaminated: Mapped[int] = mapped_column(default=0)  # void sessions
+    good: Mapped[int | None] = mapped_column(default=those_that_count)  # the others; empty of rows by an older version
     note: Mapped[str] = mapped_column(default="")
     verdict: Mapped[Any | None] = mapped_column(AnyJson)  # records.Change
     surroundings: Mapped[Any | None] = mapped_column(AnyJson)  # measure.records.Surroundings; empty of older rows
@@ -88,9 +96,12 @@ def history(db: Session, repo_id: UUID, *, reviews: int, most: int) -> Sequence[
     return [Measured(*row) for row in reversed(found)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Night:
-    """A measurement as a point of a history: how many sessions it had, but none of them."""
+    """A measurement as a point of a history: how many sessions it had, but none of them.
+
+    Nobody changes one. It is not frozen because making ten thousand frozen ones takes longer than reading them.
+    """
 
     name: str
     unit: str
@@ -117,12 +128,14 @@ def nights(
 ) -> Sequence[Night]:
     """The newest so many measurements of a repo (of one name; before that time and id), oldest first.
 
-    A page may show ten thousand. So sessions are counted by the database, because reading lists of them takes longer
-    than all else; rows are no entities; and whoever needs no ids should say so, because they take a third of the time.
+    A page may show ten thousand. So nobody looks into lists of sessions, which takes longer than all else; rows are no
+    entities; a time is read once for all that were measured then; and whoever needs no ids should say so, because they
+    take a third of the time.
     """
     row = MeasurementRow
-    columns = (row.name, row.unit, row.machine_key, row.at, row.commit, row.median, row.spread,
-               func.json_array_length(row.sessions) - row.contaminated, row.contaminated, row.note,
+    columns = (row.name, row.unit, row.machine_key, type_coerce(row.at, NullType()), row.commit, row.median, row.spread,
+               func.coalesce(row.good, func.json_array_length(row.sessions) - row.contaminated), row.contaminated,
+               row.note,
                *((row.id, row.review_id) if ids else ()))  # fmt: skip
     wanted = select(*columns).where(row.repo_id == repo_id)
     if name:
@@ -130,7 +143,14 @@ def nights(
     if before is not None:
         wanted = wanted.where((row.at < before[0]) | ((row.at == before[0]) & (row.id < before[1])))
     found = db.connection().execute(wanted.order_by(row.at.desc(), row.id.desc()).limit(newest)).all()
-    return [Night(*one) for one in reversed(found)]
+    known = {sent: moment(sent) for sent in {one[3] for one in found}}
+    return [Night(one[0], one[1], one[2], known[one[3]], *one[4:]) for one in reversed(found)]
+
+
+def moment(sent: datetime | str) -> datetime:
+    """A time as the driver gives it: SQLite's is a text without a zone."""
+    at = datetime.fromisoformat(sent) if isinstance(sent, str) else sent
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def surroundings(

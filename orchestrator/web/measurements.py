@@ -20,17 +20,21 @@ Words = Annotated[str, Query(max_length=200)]
 
 
 @router.get("/repos/{repo_id}/measurements")
-def all_measurements(request: Request, repo_id: UUID, shop: Shop, q: Words = "", moved: bool = False) -> HTMLResponse:
-    whole = measurements.get(shop, repo_id, ids=False)
+def all_measurements(
+    request: Request, repo_id: UUID, shop: Shop, q: Words = "", moved: bool = False, whole: bool = False
+) -> HTMLResponse:
+    """`whole`: every verdict and every step, not the first of them."""
+    found = measurements.get(shop, repo_id, ids=False)
     return page(
         request,
         "measurements.html",
         section="/repos",
-        page=whole,
-        benchmarks=moved_first(measurements.only(whole, words=q, moved=moved), whole),
-        compared=measurements.by_weight(whole.compared),
+        page=found,
+        benchmarks=moved_first(measurements.only(found, words=q, moved=moved), found),
+        compared=measurements.by_weight(found.compared),
         q=q,
         moved=moved,
+        whole=whole,
     )
 
 

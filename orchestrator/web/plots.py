@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from orchestrator.services.histories import Step
 from orchestrator.services.measurements import Benchmark, Line, Night
@@ -91,19 +92,36 @@ class Places:
     times: Sequence[datetime]
     each: int  # nights that share a place
 
+    @property
+    def per_cent(self) -> Sequence[float]:
+        return per_cents((len(self.times) - 1) // self.each)
+
     def x(self, place: int) -> float:
-        last = (len(self.times) - 1) // self.each
-        return EDGE + place / last * (100 - 2 * EDGE) if last else 50.0
+        return self.per_cent[place]
 
     def of(self, at: datetime) -> int:
         return min(bisect_left(self.times, at), len(self.times) - 1) // self.each
+
+
+@cache
+def per_cents(last: int) -> tuple[float, ...]:
+    """Per cent of each place, counted from 0 to `last`. Two hundred plots of a page have the same."""
+    return tuple(round(EDGE + at / last * (100 - 2 * EDGE), 2) for at in range(last + 1)) if last else (50.0,)
 
 
 def dots(line: Line, numbers: Mapping[datetime, int]) -> list[Dot]:
     together: dict[int, list[Night]] = {}
     for night in line.nights:
         together.setdefault(numbers[night.at], []).append(night)
-    return [dot(at, nights) for at, nights in together.items()]
+    return [dot_of_one(at, *nights) if len(nights) == 1 else dot(at, nights) for at, nights in together.items()]
+
+
+def dot_of_one(at: int, night: Night) -> Dot:
+    median = night.median
+    if median is None:
+        return Dot(at, (night,), 0.0, None, 0.0, night.void > 0)
+    half = median * (night.spread or 0.0)
+    return Dot(at, (night,), median - half, median, median + half, night.void > 0)
 
 
 def dot(at: int, nights: Sequence[Night]) -> Dot:
@@ -111,9 +129,6 @@ def dot(at: int, nights: Sequence[Night]) -> Dot:
     void = any(night.void for night in nights)
     if not good:
         return Dot(at, nights, 0.0, None, 0.0, void)
-    if len(good) == 1:
-        ((median, half),) = good
-        return Dot(at, nights, median - half, median, median + half, void)
     low, high = min(median - half for median, half in good), max(median + half for median, half in good)
     return Dot(at, nights, low, statistics.median(median for median, _ in good), high, void)
 
@@ -127,10 +142,12 @@ def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Mar
     if not good:
         return
     low, per_unit = scale.low, (BOTTOM - TOP) / (scale.high - scale.low)
-    xs = [f"{places.x(one.at):.2f}" for one in good]
-    upper = joined(xs, [BOTTOM - (one.high - low) * per_unit for one in good])
-    lower = joined(reversed(xs), [BOTTOM - (one.low - low) * per_unit for one in reversed(good)])
-    middle = joined(xs, [BOTTOM - ((one.middle or 0.0) - low) * per_unit for one in good])
+    across = places.per_cent
+    pairs = [f"{across[one.at]},%.2f" for one in good]
+    there, back = " ".join(pairs), " ".join(reversed(pairs))
+    upper = there % tuple([BOTTOM - (one.high - low) * per_unit for one in good])
+    lower = back % tuple([BOTTOM - (one.low - low) * per_unit for one in reversed(good)])
+    middle = there % tuple([BOTTOM - ((one.middle or 0.0) - low) * per_unit for one in good])
     yield Markup(
         '<svg class="lines" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
         f'<polygon class="band" points="{upper} {lower}"/>'
@@ -147,8 +164,9 @@ def marks(line: Sequence[Dot], places: Places, scale: Scale, unit: str) -> Itera
             kind = "void none"
         if kind:
             height = BOTTOM + 4 if one.middle is None else scale.y(one.middle)
-            yield Markup('<circle class="{}" cx="{}%" cy="{}%" r="{}"><title>{}</title></circle>').format(
-                kind, round(places.x(one.at), 2), height, 4 if kind == "last" else 3, of_night(one, unit)
+            yield Markup(
+                f'<circle class="{kind}" cx="{places.x(one.at)}%" cy="{height}%" r="{4 if kind == "last" else 3}">'
+                f"<title>{escape(of_night(one, unit))}</title></circle>"
             )
 
 
@@ -168,7 +186,7 @@ def single_sessions(
     if not sessions:
         return
     for night in (night for line in lines for night in line.nights if night.id in sessions):
-        across = round(places.x(places.of(night.at)), 2)
+        across = places.x(places.of(night.at))
         for value in sessions[night.id]:
             yield Markup(f'<circle class="session" cx="{across}%" cy="{scale.y(value)}%" r="2"/>')
 
@@ -176,7 +194,7 @@ def single_sessions(
 def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
     """Where another machine key begins."""
     for line in lines[1:]:
-        across = round(places.x(places.of(line.nights[0].at)), 2)
+        across = places.x(places.of(line.nights[0].at))
         said = f"{line.nights[0].at:%d %b %Y}: {visible('; '.join(line.changed) or 'another machine key')}"
         yield Markup(
             '<g class="key"><line x1="{0}%" x2="{0}%" y1="{1}" y2="{2}%"/><title>{3}</title>{4}</g>'
@@ -187,7 +205,7 @@ def keys(lines: Sequence[Line], places: Places, tall: bool) -> Iterator[Markup]:
 
 
 def step_marks(step: Step, places: Places, tall: bool) -> Iterator[Markup]:
-    across = round(places.x(places.of(step.point.to_at)), 2)
+    across = places.x(places.of(step.point.to_at))
     slower = step.point.ratio > 1
     arrow = "▲" if slower else "▼"
     words = f"{arrow} {share(step.point.ratio)}" if tall else arrow
@@ -227,10 +245,6 @@ def dates(times: Sequence[datetime]) -> Iterator[Markup]:
     for place, anchor in shown.items():
         across = {"start": 0, "middle": 50, "end": 100}[anchor]
         yield Markup(f'<text class="date" x="{across}%" y="99%" text-anchor="{anchor}">{times[place]:%-d %b %Y}</text>')
-
-
-def joined(across: Iterable[str], down: Iterable[float]) -> str:
-    return " ".join([f"{x},{y:.2f}" for x, y in zip(across, down, strict=True)])
 
 
 # In words -----------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus
 from uuid import UUID
 
 from fastapi import Request
@@ -107,11 +107,11 @@ def environment() -> Environment:
 
 
 def benchmark_link(repo_id: UUID, name: str) -> str:
-    return f"/repos/{repo_id}/benchmark?{urlencode({'name': name})}"
+    return f"/repos/{repo_id}/benchmark?name={quote_plus(name)}"
 
 
 def profile_link(review_id: UUID, name: str) -> str:
-    return f"/reviews/{review_id}/profile?{urlencode({'name': name})}"
+    return f"/reviews/{review_id}/profile?name={quote_plus(name)}"
 
 
 @cache

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from uuid import uuid4
 
-from sqlalchemy import event
+from sqlalchemy import event, update
 
 from orchestrator.store import measurements
 from orchestrator.store.reviews import ReviewState
@@ -51,3 +51,13 @@ def test_nights_count_their_sessions_and_come_oldest_first(each_sessions: Sessio
             ("a", "key", NOON): {"kernel": "6.1"}
         }
         assert measurements.surroundings(db, repo.id, {NOON}, "b") == {}
+
+
+def test_sessions_of_a_row_by_an_older_version_are_counted_when_it_is_read(each_sessions: Sessions) -> None:
+    with each_sessions.begin() as db:
+        review = make_review(db)
+        row = make_measured(db, review, make_measurement(sessions=(Session(value=1.0),) * 5))
+        assert row.good == 5
+        db.execute(update(measurements.MeasurementRow).values(good=None))
+    with each_sessions.reading() as db:
+        assert [one.good for one in measurements.nights(db, review.repo_id, newest=9)] == [5]

@@ -195,3 +195,19 @@ def test_one_benchmark_one_review_and_the_honesty_number_are_in_the_api_too(
     profile = client.get(f"/api/reviews/{nights[-1].id}/profile", params={"name": NAME}).json()
     assert profile["head_stacks"] == {"a.py:1:main": 1.0, "a.py:1:main;a.py:5:scan": 3.0}
     assert client.get("/api/false-alarms").json() == {"pairs": 1, "alarms": 0, "without": 0}
+
+
+def test_verdicts_beyond_the_first_twenty_are_made_when_somebody_asks_for_them(
+    client: TestClient, shop: Workshop, repo: Repo, nights: list[Review]
+) -> None:
+    with shop.sessions.begin() as db:
+        for number in range(30):
+            make_compared(db, db.merge(nights[-1]), f"many {number}", 1.0)
+
+    def rows(address: str) -> int:
+        return sum("×1." in one.text for one in shown(client, address).all("span"))
+
+    page = shown(client, f"/repos/{repo.id}/measurements")
+    (more,) = [one for one in page.all("a") if one.text.strip() == "12 more"]
+    assert rows(f"/repos/{repo.id}/measurements") == 20
+    assert rows(more.attributes["href"]) == 32
