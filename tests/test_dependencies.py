@@ -1,6 +1,8 @@
 """What is declared is pinned, what is pinned is installed, and nothing else is asked of a package index."""
 
 import ast
+import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from orchestrator.sandbox.package_index import certificate_file, pip_configuration
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -37,6 +41,29 @@ def test_a_declared_dependency_is_pinned_within_its_range(wanted: Requirement) -
 
 def test_every_pin_is_exact() -> None:
     assert pins() and all(re.fullmatch(r"[0-9][0-9A-Za-z.+!-]*", version) for version in pins().values())
+
+
+def test_the_torch_of_the_index_accepts_the_pins_beside_it() -> None:
+    """A build from elsewhere, such as one for CPUs alone, asks for less, so what is installed here tells nothing."""
+    config = pip_configuration()
+    elsewhere = ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL")
+    only_the_index = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    only_the_index["PIP_CONFIG_FILE"] = os.devnull
+    only_the_index |= {"PIP_INDEX_URL": config["index-url"]} if "index-url" in config else {}
+    if authority := certificate_file(config):
+        only_the_index["PIP_CERT"] = str(authority)
+    ask = ["--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--use-feature=fast-deps", "--report", "-"]
+    asked = [sys.executable, "-m", "pip", "install", *ask, f"torch=={pins()['torch']}"]
+    said = subprocess.run(asked, env=only_the_index, capture_output=True, text=True)
+    if said.returncode:
+        pytest.skip(f"the package index tells nothing about torch: {said.stderr.strip()[-300:]}")
+    (torch,) = json.loads(said.stdout)["install"]
+    wanted = [Requirement(text) for text in torch["metadata"]["requires_dist"]]
+    asked_here = [one for one in wanted if one.marker is None or one.marker.evaluate({"extra": ""})]
+    held = {one.name: pins()[name] for one in asked_here if (name := canonicalize_name(one.name)) in pins()}
+    assert "triton" in held or sys.platform != "linux"
+    refused = [str(one) for one in asked_here if one.name in held and held[one.name] not in one.specifier]
+    assert not refused, f"constraints.txt has {held}"
 
 
 def test_what_the_service_needs_is_installed_as_pinned() -> None:
