@@ -18,7 +18,7 @@ VERDICT = import importlib.util as u, sys; v = sys.version_info; \
 	lacks = [m for m in ("venv", "ensurepip") if not u.find_spec(m)]; \
 	print("make: %s is Python %d.%d%s" % (sys.argv[1], v[0], v[1], " without " + " and ".join(lacks) if lacks else ""))
 
-.PHONY: help up test check audit bench sandbox-image clean needs
+.PHONY: help up test check audit bench sandbox-image digests clean needs
 
 help:
 	@echo "make up              run Lamplighter here: http://127.0.0.1:8750 (Ctrl-C ends it)"
@@ -28,6 +28,7 @@ help:
 	@echo "make audit           ask the public databases about known vulnerabilities of the pinned dependencies"
 	@echo "make bench           score reviews of repos with planted faults, and time pages and overhead"
 	@echo "make sandbox-image   build the Docker image that reviewed code runs in"
+	@echo "make digests         pin the images that compose runs and builds on, in .env"
 
 needs:
 	@command -v git >/dev/null || { echo "make: git is missing. Install it with your system's package manager (Debian: apt-get install git)." >&2; exit 2; }
@@ -78,6 +79,9 @@ bench: $(VENV)/.dev
 
 sandbox-image: needs
 	@docker build -t lamplighter-sandbox:latest orchestrator/sandbox/image
+
+digests:
+	@.ci/digests
 
 clean:
 	@rm -rf $(VENV) build dist *.egg-info

@@ -165,6 +165,24 @@ def ensure_for_building(engine: Engine, tag: str) -> str:
     return tag
 
 
+def ensure_with_wheels(engine: Engine, tag: str) -> str:
+    """As `ensure_for_building`, and with the folder of wheels that this machine's pip is told of, if it is of any.
+
+    So torch's CPU build comes from there, where the usual index has one of gigabytes. Returns the tag of that image.
+    """
+    ensure_for_building(engine, tag)
+    wheels = [path for word in pip_configuration().get("find-links", "").split() if (path := Path(word)).is_dir()]
+    if not wheels:
+        return tag
+    with tempfile.TemporaryDirectory() as folder:
+        for path in wheels:
+            shutil.copytree(path, Path(folder, "wheels"), dirs_exist_ok=True)
+        lines = [f"FROM {tag}", "COPY wheels /opt/wheels", "RUN echo 'find-links = /opt/wheels' >> /etc/pip.conf"]
+        Path(folder, "Dockerfile").write_text("\n".join([*lines, ""]))
+        engine.command("build", "-t", f"{tag}-wheels", folder)
+    return f"{tag}-wheels"
+
+
 def ensure_sandbox_image(engine: Engine) -> str:
     """Build the sandbox image, unless the engine has one of the same Dockerfile; returns its tag."""
     ensure(engine, "python:3.11-slim-bookworm")

@@ -67,13 +67,14 @@ def test_every_command_of_a_page_works_or_says_why_it_is_not_tried(
     page: str, lamplighter: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lamplighter("migrate")
+    here = ROOT
     for told in commands(page):
         if any(re.match(pattern, told.command) for pattern in NOT_HERE):
             continue
         words = shlex.split(told.command.partition(" < ")[0].partition(" > ")[0].partition(" | ")[0])
         match words:
             case ["docker", "compose", *rest]:
-                look_at_compose(told, rest)
+                look_at_compose(told, rest, here)
             case ["docker", "image", "prune", "--filter", label]:
                 dockerfiles = [ROOT / place / "Dockerfile" for place in ("orchestrator", "inference_node")]
                 name = label.removeprefix("label=")
@@ -82,10 +83,11 @@ def test_every_command_of_a_page_works_or_says_why_it_is_not_tried(
                 clone = ["git", "clone", "-q", "--shared", "--no-checkout", str(ROOT), str(tmp_path / "clone")]
                 subprocess.run(clone, check=True)
                 shutil.rmtree(tmp_path / "clone")
-            case ["cd", "lamplighter"]:
-                pass
-            case ["cp", source, ".env"]:
-                shutil.copy(ROOT / source, tmp_path / ".env")
+            case ["cd", folder] if folder.partition("/")[0] == "lamplighter":
+                here = ROOT / folder.partition("/")[2]
+            case ["cp", source, ".env"]:  # where compose looks for it: beside its file
+                shutil.copy(here / source, tmp_path / ".env")
+                assert (here / "compose.yaml").is_file(), told
             case ["make", *rest]:
                 subprocess.run(["make", "-n", *rest], cwd=ROOT, check=True, capture_output=True)
             case [("lamplighter" | ".venv/bin/lamplighter"), *rest]:
@@ -123,17 +125,13 @@ def run(told: Told, lamplighter: Command, words: list[str], place: Path, monkeyp
     assert said.status in accepted, f"{told}: {said}"
 
 
-def look_at_compose(told: Told, words: list[str]) -> None:
+def look_at_compose(told: Told, words: list[str], here: Path) -> None:
     """Files, profiles and services that a command names must be there; `lamplighter` commands inside, too."""
     files, profiles = [], []
     while words and words[0] in ("-f", "--profile"):
         (files if words[0] == "-f" else profiles).append(words[1])
         words = words[2:]
-    content = [
-        yaml.safe_load((ROOT / file).read_text())
-        for file in files or ["compose.yaml"]
-        if file != "compose.digests.yaml"
-    ]
+    content = [yaml.safe_load((here / file).read_text()) for file in files or ["compose.yaml"]]
     services = {name: one for each in content for name, one in each["services"].items()}
     known = {profile for one in services.values() for profile in one.get("profiles", ())}
     assert set(profiles) <= known, told

@@ -24,7 +24,7 @@ from tests.support.boxes import git, own_settings
 from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engine
 from tests.support.host_settings import written
 from tests.support.postgres import free_port
-from tests.support.standin_images import ensure, ensure_for_building
+from tests.support.standin_images import ensure, ensure_for_building, ensure_with_wheels
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -136,7 +136,11 @@ class Stack:
     def compose(self, *arguments: str, check: bool = True) -> str:
         tree = self.folder / "tree"
         files = ["-f", str(tree / "compose.yaml"), "-f", str(self.folder / "override.yaml")]
-        command = ["docker-compose", "-p", PROJECT, "--project-directory", str(tree), *files, *arguments]
+        return self.composed("-p", PROJECT, "--project-directory", str(tree), *files, *arguments, check=check)
+
+    def composed(self, *arguments: str, check: bool = True, cwd: Path | None = None, **more: str) -> str:
+        """Compose with this stack's engine and settings, `more` of them."""
+        command = ["docker-compose", *arguments]
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "DOCKER", "COMPOSE"))},
             "DOCKER_HOST": self.engine.url,
@@ -146,8 +150,9 @@ class Stack:
             "LAMPLIGHTER_PORT": str(self.port),
             "LAMPLIGHTER_ALLOWED_ROOTS": "/repos",
             **self.settings(),
+            **more,
         }
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
         if check and done.returncode:
             raise AssertionError(f"docker-compose {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
         return done.stdout
@@ -252,6 +257,44 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
         everything = ["-a"] if kind == "container" else []
         listed = stack.engine.command(kind, "ls", *everything, "--format", "{{json .}}")
         assert "lamplighter" not in listed, listed
+
+
+@pytest.mark.docker
+@pytest.mark.slow
+@pytest.mark.timeout(1500)  # about 3 minutes on a quiet machine, most of it building
+def test_the_node_of_a_machine_of_its_own_is_built_and_answers_from_its_container(stack: Stack) -> None:
+    """As docs/two-machines.md says, with its .env beside its file; on the CPU, with the model of the demo."""
+    folder, port = stack.folder / "tree" / "inference_node", free_port()
+    (folder / ".env").write_text(f"COMPOSE_PROFILES=node-cpu\nNODE_PORT={port}\n")
+    base = ensure_with_wheels(stack.engine, "python:3.11-slim-bookworm")
+
+    def compose(*arguments: str) -> str:
+        return stack.composed("-p", f"{PROJECT}-node", *arguments, cwd=folder, PYTHON_IMAGE=base)
+
+    def healthy() -> bool:
+        (state,) = (one["State"] for one in stack.inspected(f"label=com.docker.compose.project={PROJECT}-node")
+                    if one["Config"]["Labels"]["com.docker.compose.service"] == "node-cpu")  # fmt: skip
+        assert state["Running"], compose("logs", "--tail=60", "node-cpu")
+        return bool(state["Health"]["Status"] == "healthy")
+
+    try:
+        compose("up", "-d", "--build")
+        wait_for(healthy, 300, lambda: compose("logs", "--tail=60", "node-cpu"))
+        where = f"http://127.0.0.1:{port}"
+        assert httpx.get(f"{where}/health", timeout=30).status_code == 200
+        asked = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
+        assert httpx.post(f"{where}/v1/chat/completions", json=asked, timeout=60).status_code == 401
+        key = {"Authorization": f"Bearer {compose('run', '--rm', '-T', 'prepare', 'show', 'node-key').strip()}"}
+        models = httpx.get(f"{where}/v1/models", headers=key, timeout=30).json()["data"]
+        answer = httpx.post(
+            f"{where}/v1/chat/completions", headers=key, json={**asked, "model": models[0]["id"]}, timeout=240
+        )
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"].strip(), answer.text
+        inside = ("exec", "-T", "node-cpu", "sh", "-c")
+        assert compose(*inside, "id -u && touch ~/.cache/kept && ! touch /models/new 2>/dev/null").strip() == "10002"
+    finally:
+        stack.composed("-p", f"{PROJECT}-node", "down", "-v", check=False, cwd=folder)
 
 
 CREATE = """
