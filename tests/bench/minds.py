@@ -30,6 +30,7 @@ class Told:
     file: str
     quote: str
     title: str
+    script: str
 
 
 def read(file: Path) -> dict[str, list[Entry]]:
@@ -76,19 +77,23 @@ def results_of(message: Message | None) -> list[str]:
 
 
 def told_by(conversation: str, call: Wanted) -> Told:
-    said = {name: str(call.arguments.get(name, "")) for name in ("kind", "file", "quote", "title")}
-    return Told(conversation, said["kind"], said["file"], " ".join(said["quote"].split()), said["title"])
+    said = {name: str(call.arguments.get(name, "")) for name in ("kind", "file", "quote", "title", "command")}
+    quote, script = (" ".join(said[name].split()) for name in ("quote", "command"))
+    return Told(conversation, said["kind"], said["file"], quote, said["title"], script)
 
 
 def without(conversations: Conversations, gone: Told) -> dict[str, list[Entry]]:
-    """As if that finding had never been seen, by anybody."""
-    key = (gone.kind, gone.file, gone.quote)
+    """As if that finding had never been seen, by anybody; also where it was told of another line with its script."""
 
     def keep(name: str, call: Wanted) -> Wanted | None:
-        told = told_by(name, call)
-        return None if call.name == RECORD and (told.kind, told.file, told.quote) == key else call
+        return None if call.name == RECORD and same(told_by(name, call), gone) else call
 
     return changed(conversations, keep)
+
+
+def same(one: Told, other: Told) -> bool:
+    alike = (one.kind, one.file, one.quote) == (other.kind, other.file, other.quote)
+    return alike or (one.script != "" and one.script == other.script)
 
 
 def reworded(conversations: Conversations) -> dict[str, list[Entry]]:

@@ -8,7 +8,8 @@ For each repo with a recording (NAME.json), five reviews by the real command (te
              one that the first did not have; only that may be new, and it is `seen_late`
     dying    a commit that changes nothing, and every focus breaks off half-way: nothing is fixed, nothing is new
     mended   the repaired tree as the next commit, and a mind that still says the same: what was mended is `fixed`
-             because its proof ran and showed nothing, all else stays, and nothing is new
+             because its proof ran and showed nothing (or was made of a page that was mended, and the check that made it
+             found nothing on it), all else stays, and nothing is new
 
 More recordings of a repo (NAME-WORD.json), by other players, are nights of their own between `other` and `dying`. Which
 finding stands for which planted fault is told by review-bench's score.py, which alone sees the truth files.
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import figures, minds, reviewing
+from tests.bench import figures, minds, reviewing, thinking
 from tests.support.boxes import git
 from tests.support.host_settings import sandbox_environment
 
@@ -82,15 +83,23 @@ def run(
     with reviewing.folder(keep) as work:
         repos = reviewing.chosen(reviewing.made_repos(bench, work, fixed=False), only)
         mended = {repo.name: repo for repo in reviewing.made_repos(bench, work, fixed=True)}
+        thinking.check(thinking.read_judged(), [work / "repos", work / "fixed"])
         found = [
             nights(repo, mended[repo.name], recordings, work)
             for repo in repos
             if (recordings / f"{repo.name}.json").is_file()
         ]
-        stands_for = {one.repo: verdicts(bench, one, work) for one in found}
-    result = in_figures(found, stands_for)
+        meanings = [(ever(bench, one, work), still(bench, one, work)) for one in found]
+    counts = [counted(one, *meaning) for one, meaning in zip(found, meanings, strict=True)]
+    unwanted = {one.repo: in_words(one, *meaning) for one, meaning in zip(found, meanings, strict=True)}
+    for repo, lines in unwanted.items():
+        print(*(f"{repo}: {line}" for line in lines), sep="\n", end="\n" if lines else "")
+    result = in_figures(found, counts)
     if not only:
-        beside = {one.repo: f"{len(one.exports)} reviews, {one.seconds:.0f} s" for one in found}
+        beside = {
+            one.repo: "; ".join([f"{len(one.exports)} reviews, {one.seconds:.0f} s", *unwanted[one.repo]])
+            for one in found
+        }
         figures.record("replay", result, repos=beside)
     return result
 
@@ -176,25 +185,40 @@ def subject(repo: Path) -> str:
 # Counting ------------------------------------------------------------------------------------
 
 
-def verdicts(bench: Path, found: Nights, work: Path) -> dict[str, str]:
+def ever(bench: Path, found: Nights, work: Path) -> dict[str, str]:
     """Which planted fault each finding that was ever proved stands for, by its id; a second one for the same fault
     stands for it, too."""
-    ever: dict[str, Finding] = {}
+    told: dict[str, Finding] = {}
     for export in found.exports.values():
-        for one in export["findings"]:
-            if one["lifecycle"] in THERE and one["verification"]["state"] in ("confirmed", "flaky"):
-                ever.setdefault(one["id"], one)
-    scored = reviewing.score(bench, {found.repo: {"findings": list(ever.values())}}, work, "--details")
-    (repo,) = scored["repos"]
+        for one in proved(export):
+            told.setdefault(one["id"], one)
+    return verdicts(bench, found.repo, list(told.values()), work)
+
+
+def still(bench: Path, found: Nights, work: Path) -> dict[str, str]:
+    """The same of what is there in the mended tree, in the words of that night."""
+    return verdicts(bench, found.repo, proved(found.exports["mended"]), work)
+
+
+def proved(export: dict[str, Any]) -> list[Finding]:
+    return [
+        one
+        for one in export["findings"]
+        if one["lifecycle"] in THERE and one["verification"]["state"] in ("confirmed", "flaky")
+    ]
+
+
+def verdicts(bench: Path, repo: str, findings: Sequence[Finding], work: Path) -> dict[str, str]:
+    (scored,) = reviewing.score(bench, {repo: {"findings": findings}}, work, "--details")["repos"]
+    judged = thinking.read_judged()
     return {
-        key: verdict["item"]
-        for key, verdict in zip(ever, repo["verdicts"], strict=True)
-        if verdict["verdict"] in ("fault", "duplicate")
+        one["id"]: item
+        for one, verdict in zip(findings, scored["verdicts"], strict=True)
+        if (item := thinking.stands_for(repo, one, verdict, judged))
     }
 
 
-def in_figures(found: Sequence[Nights], stands_for: dict[str, dict[str, str]]) -> dict[str, float]:
-    counts = [counted(one, stands_for.get(one.repo, {})) for one in found]
+def in_figures(found: Sequence[Nights], counts: Sequence[dict[str, int]]) -> dict[str, float]:
     return {
         "repos": len(found),
         "reviews": sum(len(one.exports) for one in found),
@@ -202,29 +226,26 @@ def in_figures(found: Sequence[Nights], stands_for: dict[str, dict[str, str]]) -
     }
 
 
-def counted(found: Nights, stands_for: dict[str, str]) -> dict[str, int]:
-    """Of one repo. To be 0: new_again, not_seen_late, filed_twice, dying_fixed, dying_new, mended_new, mended_left and
-    fixed_without_proof.
+def counted(found: Nights, stands_for: dict[str, str], still_for: dict[str, str]) -> dict[str, int]:
+    """Of one repo. To be 0: new_again, late_lost, not_seen_late, filed_twice, dying_fixed, dying_new, mended_new,
+    mended_left and fixed_without_proof.
 
-    A finding of two faults, of which one was mended, goes on in the words of the other. A fault that nobody planted may
-    be gone with a mended one (`fixed_beside`).
+    `stands_for` has the planted fault of each finding, `still_for` those of the night with the mended tree. A finding
+    of two faults, of which one was mended, goes on in the words of the other. A fault that nobody planted may be gone
+    with a mended one (`fixed_beside`).
     """
     others = found.seconds_minds
     fixed = [one for one in found.findings("mended") if one["lifecycle"] == "fixed"]
     open_faults = {key for key in found.open_before("mended") if key in stands_for}
     fixed_ids = {one["id"] for one in fixed}
-    before = found.open_before("mended")
-    go_on = {
-        one["id"]
-        for one in found.findings("mended")
-        if one["lifecycle"] != "fixed" and one["id"] in open_faults and one["title"] != before[one["id"]]["title"]
-    }
+    left = {one["id"] for one in not_mended(found, stands_for, still_for)}
     return {
         "proved_at_first": len(found.fresh("first")),
         "proved_at_first_by_agents": sum(one["source"] == "agent" for one in found.fresh("first")),
         "new_again": len(found.fresh("again")),
         "late_expected": 1 if found.late else 0,
         "seen_late": sum(one["seen_late"] for name in others for one in found.fresh(name)),
+        "late_lost": len(lost(found)),
         "not_seen_late": sum(not one["seen_late"] for name in others for one in found.fresh(name)),
         "filed_twice": sum(twice(found, name, stands_for) for name in others),
         "dying_focuses": broken(found.exports["dying"]),
@@ -232,12 +253,36 @@ def counted(found: Nights, stands_for: dict[str, str]) -> dict[str, int]:
         "dying_new": len(found.fresh("dying")),
         "mended_faults": len(open_faults),
         "mended_fixed": len(open_faults & fixed_ids),
-        "mended_in_part": len(go_on),
-        "mended_left": len(open_faults - fixed_ids - go_on),
+        "mended_in_part": len(open_faults - fixed_ids - left),
+        "mended_left": len(left),
         "mended_new": len(found.fresh("mended")),
         "fixed_without_proof": sum(not ran_and_showed_nothing(one) for one in fixed),
         "fixed_beside": len(fixed_ids - open_faults),
     }
+
+
+def not_mended(found: Nights, stands_for: dict[str, str], still_for: dict[str, str]) -> list[Finding]:
+    """What was known of a planted fault and is not fixed in the mended tree, nor goes on in the words of another."""
+    night = {one["id"]: one for one in found.findings("mended")}
+    before = {key: one for key, one in found.open_before("mended").items() if key in stands_for}
+    unsaid = [one for key, one in before.items() if key not in night]
+    said = [night[key] for key in before if key in night and night[key]["lifecycle"] != "fixed"]
+    return unsaid + [one for one in said if still_for.get(one["id"]) == stands_for[one["id"]]]
+
+
+def lost(found: Nights) -> list[minds.Told]:
+    """What only the second mind has, and what none of its nights said as seen late: it was taken for a known one."""
+    seen = [one for name in found.seconds_minds for one in found.fresh(name) if one["seen_late"]]
+    return [found.late] if found.late and not any(is_told(one, found.late) for one in seen) else []
+
+
+def in_words(found: Nights, stands_for: dict[str, str], still_for: dict[str, str]) -> list[str]:
+    """What is behind the numbers that are to be 0, so that none is taken for granted."""
+    return [
+        *(f"lost: {one.title} ({one.file})" for one in lost(found)),
+        *(f"left: {one['title']}" for one in not_mended(found, stands_for, still_for)),
+        *(f"new on an unchanged commit: {one['title']}" for one in found.fresh("again")),
+    ]
 
 
 def twice(found: Nights, night: str, stands_for: dict[str, str]) -> int:
@@ -251,7 +296,11 @@ def twice(found: Nights, night: str, stands_for: dict[str, str]) -> int:
 
 
 def is_told(finding: Finding, told: minds.Told) -> bool:
-    return finding["kind"] == told.kind and any(place["file"] == told.file for place in finding["places"])
+    """Whether it is of that kind and names that very line."""
+    return finding["kind"] == told.kind and any(
+        place["file"] == told.file and place["quote"] and " ".join(place["quote"].split()) in told.quote
+        for place in finding["places"]
+    )
 
 
 def broken(export: dict[str, Any]) -> int:

@@ -29,7 +29,7 @@ def conversation(*said: tuple[Answer, str]) -> list[Entry]:
 
 
 def recording() -> dict[str, list[Entry]]:
-    one, two = finding(), finding(title="add.sh takes away", file="add.sh", quote="$1 - $2")
+    one, two = finding(), finding(title="add.sh takes away", file="add.sh", quote="$1 - $2", command="bash add.sh 5 3")
     return {
         "focus:correctness": conversation(
             (call("record_finding", **one), REFUSED),
@@ -57,6 +57,13 @@ def test_a_finding_is_told_as_often_as_its_proof_held() -> None:
 def test_a_finding_that_is_taken_out_was_never_tried_either() -> None:
     (first, _) = minds.proved(recording())
     assert [file for file, _ in told(minds.without(recording(), first))] == ["add.sh"]
+
+
+def test_a_finding_that_is_taken_out_is_not_told_of_another_line_with_the_same_script_either() -> None:
+    (first, _) = minds.proved(recording())
+    again = call("record_finding", **finding(title="In other words", file="other.sh", quote="elsewhere"))
+    more = {**recording(), "focus:newcomer": conversation((again, REFUSED), (DONE, ""))}
+    assert [file for file, _ in told(minds.without(more, first))] == ["add.sh"]
 
 
 def test_another_mind_tells_the_same_in_the_opposite_order_and_in_other_words() -> None:

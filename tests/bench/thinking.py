@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,11 +101,12 @@ def without_agents(export: dict[str, Any]) -> dict[str, Any]:
 def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
     """Recall over the faults of the repos that were reviewed; only confirmed findings count as found."""
     found = reviewing.score(bench, exports, work, "--details")
+    judged = read_judged()
     faults = [fault for name in exports for fault in reviewing.truth(bench, name)["faults"]]
-    proved = {fault for repo in found["verified"] for fault in repo["found"]}
+    proved = {fault for repo in found["verified"] for fault in planted(repo, confirmed(exports[repo["repo"]]), judged)}
     mine = [repo for repo in found["repos"] if repo.get("repo", repo.get("name")) in exports] or found["repos"]
     wrong = sum(repo["false_alarms"] + repo["decoy_hits"] for repo in mine)
-    right = sum(len(repo["found"]) for repo in mine)
+    right = sum(len(planted(repo, exports[repo["repo"]]["findings"], judged)) for repo in mine)
     kinds = sorted({fault["kind"] for fault in faults})
     return {
         "recall": reviewing.share(sum(fault["id"] in proved for fault in faults), len(faults)),
@@ -126,6 +128,31 @@ def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
     }
 
 
+def confirmed(export: dict[str, Any]) -> list[Finding]:
+    return [one for one in export["findings"] if one["verification"]["state"] == "confirmed"]
+
+
+def planted(scored: dict[str, Any], findings: Sequence[Finding], judged: Sequence[dict[str, Any]]) -> set[str]:
+    """The planted faults that findings stand for, as scored."""
+    pairs = zip(findings, scored["verdicts"], strict=True)
+    return {item for one, verdict in pairs if (item := stands_for(scored["repo"], one, verdict, judged))}
+
+
+def stands_for(repo: str, finding: Finding, verdict: dict[str, Any], judged: Sequence[dict[str, Any]]) -> str | None:
+    """The planted fault that a finding is, alone or as one of several; not where its words alone are those of one."""
+    if verdict["verdict"] not in ("fault", "duplicate"):
+        return None
+    mistaken = any(
+        one["repo"] == repo
+        and one.get("mistaken_for") == verdict["item"]
+        and (
+            is_of(one, finding) or one["title"] == finding["title"]
+        )  # of two faults in one finding, the one that speaks
+        for one in judged
+    )
+    return None if mistaken else str(verdict["item"])
+
+
 # What nobody planted --------------------------------------------------------------------------
 
 
@@ -134,8 +161,24 @@ def read_judged() -> list[dict[str, Any]]:
 
 
 def judgement(repo: str, finding: Finding, judged: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    known = (repo, finding["fingerprint"])
-    return next((one for one in judged if (one["repo"], one["fingerprint"]) == known), None)
+    return next((one for one in judged if one["repo"] == repo and is_of(one, finding)), None)
+
+
+def is_of(judgement: dict[str, Any], finding: Finding) -> bool:
+    return finding["fingerprint"] in (judgement["fingerprint"], *judgement.get("also", ()))
+
+
+def check(judged: Sequence[dict[str, Any]], trees: Sequence[Path]) -> None:
+    """Run what shows a judged finding in each tree, the faulty ones and the mended: it is there in both, so nobody
+    planted it."""
+    for one in judged:
+        for tree in (tree / one["repo"] for tree in trees if "shows" in one and (tree / one["repo"]).is_dir()):
+            path = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+            words = [sys.executable, "-c", one["shows"]]
+            with tempfile.TemporaryDirectory() as elsewhere:
+                done = subprocess.run(words, env={**os.environ, **path}, cwd=elsewhere, capture_output=True, text=True)
+            if one["says"] not in done.stdout:
+                raise SystemExit(f"{tree} does not show “{one['title']}”: {done.stdout}{done.stderr[-500:]}")
 
 
 def of_unplanted(others: Sequence[tuple[str, Finding]], judged: Sequence[dict[str, Any]]) -> dict[str, float]:
