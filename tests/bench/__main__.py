@@ -9,6 +9,7 @@ import typer
 
 from tests.bench import (
     attacks,
+    beside,
     endurance,
     faults,
     field,
@@ -193,6 +194,14 @@ def measure_power(
 ) -> None:
     """How large a slowdown must be to be found, and how often there is a false alarm, from real sessions."""
     show("power", power.run(keep, parts=part.split(","), wanted=sessions, trials=trials, live=live))
+
+
+@app.command("beside")
+def ask_other_tools(
+    keep: Annotated[Path, typer.Option(help="Where `power` kept its record.")] = KEPT_POWER,
+) -> None:
+    """Our verdicts beside pyperf's and hyperfine's on the sessions that `power` recorded; why they differ."""
+    show("beside-other-tools", beside.run(keep))
 
 
 @app.command("history")

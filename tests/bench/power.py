@@ -149,11 +149,14 @@ def live_trials(watch: Stopwatch, file: Path, each: int) -> None:
     for change in CHANGES:
         for _ in range(each - sum(one["change"] == change for one in done)):
             started = time.monotonic()
-            outcome = live_outcome(watch, change)
-            append(file, {"change": change, "verdict": outcome, "seconds": time.monotonic() - started})
+            outcome, blocks = live_outcome(watch, change)
+            seconds = time.monotonic() - started
+            append(file, {"change": change, "verdict": outcome, "seconds": seconds, "blocks": blocks})
 
 
-def live_outcome(watch: Stopwatch, change: float) -> str:
+def live_outcome(watch: Stopwatch, change: float) -> tuple[str, dict[str, list[list[float]]]]:
+    """The verdict, and the values of base and head in each block that gave some (`beside` asks other tools of them)."""
+    blocks: dict[str, list[list[float]]] = {}
     loops = {Side.BASE: LOOPS, Side.HEAD: round(LOOPS * (1 + change))}
 
     def block(which: Block) -> Compared | Void:
@@ -164,11 +167,13 @@ def live_outcome(watch: Stopwatch, change: float) -> str:
             if tried[-1].void:
                 return Void(protocol.contaminated(taken))
         base, head = (protocol.values(taken, which, side, WALL) for side in (Side.BASE, Side.HEAD))
+        blocks[str(which)] = [base, head]
         return compared(base, head, WALL)
 
     screen = block(Block.SCREEN)
     again = isinstance(screen, Compared) and is_candidate(screen)
-    return str(settled({"it": screen}, {"it": block(Block.CONFIRM)} if again else {})["it"].verdict)
+    outcome = settled({"it": screen}, {"it": block(Block.CONFIRM)} if again else {})["it"]
+    return str(outcome.verdict), blocks
 
 
 def append(file: Path, content: object) -> None:
