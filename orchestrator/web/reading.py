@@ -35,7 +35,7 @@ def grouped(findings: Sequence[FindingRow]) -> list[Group]:
         Group("Seen late", None, "Confirmed faults of a commit that was reviewed before; nobody had seen them.", late),
         Group("Opinions", None, "Judgements backed by quoted lines instead of a command.", opinions),
         Group("Not proved", None, "Claimed, but the service could not show it; they do not count.", unproved),
-        Group("Fixed", None, "Their reproduction ran on this commit and no longer shows the fault.", fixed),
+        Group("Fixed", None, "Their reproduction no longer shows the fault, or its page is another one now.", fixed),
         Group("Ignored", None, "They do not count. Each says who ignored it and why.", ignored),
     ]
     return [group for group in groups if group.findings]

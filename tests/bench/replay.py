@@ -96,11 +96,12 @@ def run(
         print(*(f"{repo}: {line}" for line in lines), sep="\n", end="\n" if lines else "")
     result = in_figures(found, counts)
     if not only:
-        beside = {
-            one.repo: "; ".join([f"{len(one.exports)} reviews, {one.seconds:.0f} s", *unwanted[one.repo]])
-            for one in found
+        beside: dict[str, Any] = {
+            "repos": {one.repo: f"{len(one.exports)} reviews, {one.seconds:.0f} s" for one in found}
         }
-        figures.record("replay", result, repos=beside)
+        if any(unwanted.values()):
+            beside["note"] = "; ".join(f"{repo}: {line}" for repo, lines in unwanted.items() for line in lines)
+        figures.record("replay", result, **beside)
     return result
 
 
