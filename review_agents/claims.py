@@ -190,12 +190,17 @@ def in_common(candidate: Candidate, other: Candidate) -> str:
     if any(one.quote == place.quote and one.line == place.line for one in here):
         return f"it is of the same kind and quotes the same line of {place.file}"
     where = f"`{place.symbol}` of {place.file}" if place.symbol else f"line {place.line} of {place.file}"
-    if fingerprints_of(candidate) & fingerprints_of(other):
+    if unshaped(candidate) & unshaped(other):
         return f"it has the same kind and rule in {where if place.symbol else place.file}"
     near = any((one.symbol or one.line) == (place.symbol or place.line) for one in here)
     if near and similar(candidate.title, other.title):
         return f"it is of the same kind, in {where}, with a similar title"
     return ""
+
+
+def unshaped(candidate: Candidate) -> frozenset[str]:
+    """Its fingerprints whatever error it shows; whether that makes another fault, its agent or its proof has to say."""
+    return fingerprints_of(candidate.model_copy(update={"shape": ""}))
 
 
 def same_script(candidate: Candidate, other: Candidate) -> bool:

@@ -162,10 +162,18 @@ def test_a_fault_whose_proof_shows_another_error_of_another_line_is_stored_witho
         assert "Not stored: it is known already" in told_of(again)[1]
 
 
-def test_two_errors_that_one_script_shows_are_one_fault() -> None:
+@pytest.mark.parametrize("title", [HUGE["title"], "Numbers without bound are not looked at"])
+def test_two_errors_that_one_script_shows_are_one_fault(title: str) -> None:
     same = lambda candidate, known: "its script shows the text of this one, too"  # noqa: E731
-    played = play([record(**DEEP), record(**HUGE), DONE], files=CACHE, same_outcome=same)
+    played = play([record(**DEEP), record(**{**HUGE, "title": title}), DONE], files=CACHE, same_outcome=same)
     assert "as finding:1, because its script shows the text" in told_of(played)[1]
+
+
+def test_an_error_alone_does_not_make_it_another_fault_than_one_that_names_none() -> None:
+    none = {**HUGE, "title": "Numbers without bound are not looked at", "output_contains": ["half of it is left"]}
+    for first, second in ((DEEP, none), (none, DEEP)):
+        assert "it has the same kind and rule in `save`" in told_of(play([record(**first), record(**second), DONE],
+                                                                         files=CACHE))[1]  # fmt: skip
 
 
 def test_a_second_fault_at_a_place_is_tried_as_carefully_as_the_first() -> None:
