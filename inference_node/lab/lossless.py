@@ -8,6 +8,7 @@ A second look asks how far plain text is from unmodified transformers, by margin
 by how many logits does transformers (fp32) prefer another token than the one that was said.
 
     python -m inference_node.lab.lossless --tokens 100000 --out docs/figures
+    python -m inference_node.lab.lossless --engine fast --device cuda --model TARGET --draft DRAFTER --out docs/figures
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -156,6 +157,38 @@ def compare_fast(
     return tally
 
 
+def compare_pair(
+    model: str, draft: str, tokens: int, told: Callable[[str], None] = lambda line: None, device: str = "cpu",
+    each: int = 1000,
+) -> Tally:  # fmt: skip
+    """The same for a target and a drafter from files, in the fast engine: texts of `each` tokens from prompts of random
+    ids; rollbacks and settings in turn, each text at two widths of a verify."""
+    tally = Tally()
+    weights = WEIGHTS[0] if device == "cpu" else WEIGHTS[1]
+    turns = [(rollback, sampling) for rollback in FAST_ROLLBACKS for sampling in SETTINGS]
+    for turn, (rollback, sampling) in enumerate(turns):
+        targets = {
+            width: load_fast(
+                model, draft, weights=weights, rollback=rollback, width=width, device=device, prefix_bytes=1 << 24
+            ).target
+            for width in ("off", "3")
+        }
+        texts = max(1, round(tokens / (2 * each * len(turns))))
+        for text in range(texts):
+            random = torch.Generator().manual_seed(1000 * turn + text)
+            prompt = torch.randint(targets["off"].facts.known_ids, (PROMPT,), generator=random).tolist()
+            drawn = replace(sampling, seed=sampling.seed + text)
+            plain = speak(targets["off"], prompt, drawn, each, poison=False, draft=False)[0]
+            for width, target in targets.items():
+                cell = f"T {drawn.temperature} {rollback} {width} text {text}"
+                said, cycles, accepted = speak(target, prompt, drawn, each, poison=False)
+                tally.add(cell, plain, said, cycles, accepted)
+        told(f"{rollback}, T {sampling.temperature}: {tally.tokens} tokens, {tally.mismatches} wrong so far")
+        for target in targets.values():
+            target.close()
+    return tally
+
+
 def speak(
     target: ReferenceTarget | FastTarget,
     prompt: Sequence[int],
@@ -271,12 +304,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--engine", choices=["reference", "fast"], default="reference")
+    parser.add_argument("--model", default="", help="folder of a target, in place of fabricated ones (fast engine)")
+    parser.add_argument("--draft", default="", help="folder of its drafter")
+    parser.add_argument("--each", type=int, default=1000, help="tokens of a text of that target")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     quieten()
     with tempfile.TemporaryDirectory() as folder:
         margins: dict[str, float] = {}
-        if options.engine == "fast":
+        if options.model:
+            tally = compare_pair(
+                options.model, options.draft, options.tokens, lambda line: print(line, flush=True), options.device,
+                options.each,
+            )  # fmt: skip
+        elif options.engine == "fast":
             tally = compare_fast(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
         else:
             tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
@@ -288,7 +329,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         counted |= {"cells": tally.cells, "accepted": tally.accepted}
         command = figures.command("lossless", parser, options)
         name = "lossless" if options.engine == "reference" else "lossless-fast"
-        print(figures.record(options.out, name, command, counted, model="fabricated, 4 layers, hidden 64"))
+        model = "fabricated, 4 layers, hidden 64"
+        if options.model:
+            name, model = "lossless-pair", "the hybrid pair of lab/hybrid_pair.py"
+        print(figures.record(options.out, name, command, counted, model=model))
     return 1 if tally.mismatches else 0
 
 

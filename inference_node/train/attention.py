@@ -26,7 +26,7 @@ from inference_node.train.batch import Batch
 FORMS = 64
 """Shapes times kinds of layers that one process may compile attention for."""
 
-GATHERED = 1 << 30
+GATHERED = 2 << 30
 """Bytes of copies, a layer, where the target is on the same device: one that has room for it is not short of memory."""
 
 Keys = Sequence[tuple[torch.Tensor, torch.Tensor]]

@@ -23,8 +23,9 @@ from inference_node.train.sample import Sample
 FLAT = 1e-6
 """A layer's output whose standard deviation over a sample is below this holds nothing."""
 
-FILLED = 0.25
-"""Share of a row that may be filling: of texts side by side, each is computed as long as the longest."""
+FILLED, FILLED_THERE = 0.25, 0.75
+"""Share of a row that may be filling, on a CPU and on an accelerator: of texts side by side, each is computed as long
+as the longest. There a pass of a small target costs its launches, not its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class LocalTarget:
     @torch.no_grad()
     def states(self, samples: Sequence[Sample]) -> list[States]:
         found: dict[int, States] = {}
-        for group in by_length([len(sample.tokens) for sample in samples]):
+        filled = FILLED if self.device.type == "cpu" else FILLED_THERE
+        for group in by_length([len(sample.tokens) for sample in samples], filled):
             found |= zip(group, self._side_by_side([samples[i] for i in group]), strict=True)
         states = [found[i] for i in range(len(samples))]
         check(samples, states, taps=len(self.taps))
@@ -120,11 +122,11 @@ class LocalTarget:
                 hook.remove()
 
 
-def by_length(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Numbers of the texts that go side by side, the longest first: none leaves more than FILLED of its row empty."""
+def by_length(lengths: Sequence[int], filled: float = FILLED) -> Iterator[list[int]]:
+    """Numbers of the texts that go side by side, the longest first: none leaves more than `filled` of its row empty."""
     group: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
-        if group and lengths[number] < (1 - FILLED) * lengths[group[0]]:
+        if group and lengths[number] < (1 - filled) * lengths[group[0]]:
             yield group
             group = []
         group.append(number)
