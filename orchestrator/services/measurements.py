@@ -4,6 +4,7 @@ Deciding is `measure`'s business and telling nights apart that of `histories`; h
 Reading takes a fixed number of queries, whatever number of benchmarks a repo has.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -378,16 +379,15 @@ def functions(base: Mapping[str, float], head: Mapping[str, float], of_base: flo
     return tuple(sorted(found, key=lambda one: (one.base - one.head, one.file, one.function)))
 
 
-PLACES = ("/site-packages/", "/job/repo/", "/base/repo/", "/dist-packages/", "/lib/python3/")
+PLACES = re.compile(
+    r"/(?:site-packages|dist-packages|job/repo|base/repo|lib/python3[^/]*)/(?!site-packages/|dist-packages/)"
+)
 
 
 def shortened(path: str) -> str:
     """Without where it was installed, which is another folder on either side."""
-    for place in PLACES:
-        _, found, rest = path.partition(place)
-        if found:
-            return rest
-    return path
+    found = PLACES.search(path)
+    return path[found.end() :] if found else path
 
 
 def function_of(frame: str) -> str:

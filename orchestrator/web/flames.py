@@ -14,6 +14,7 @@ from orchestrator.web.text import quantity, visible
 
 ROW = 20  # pixels
 NARROWEST = 0.15  # per cent of the width; what is less is not drawn
+READABLE = 1.0  # and below what is less than this nothing is: start and imports would be towers as thin as hairs
 DEEPEST = 80
 STRONG = (0.005, 0.03, 0.1)  # share of the whole by which a function moved: faint, clear, strong
 
@@ -89,6 +90,8 @@ def laid_out(
     if width < NARROWEST:
         return
     yield frame, depth, x, width
+    if width < READABLE:
+        return
     for child in sorted(frame.below.values(), key=lambda one: one.name):
         yield from laid_out(child, side, depth + 1, x, per_unit)
         x += child.of(side) * per_unit
@@ -102,7 +105,7 @@ def box(one: Frame, depth: int, x: float, width: float, root: Frame, side: str, 
         'height="100%"/><text x="4" y="14">{}</text><title>{}</title></svg></a>'
     ).format(
         link, said, round(x, 3), depth * ROW, round(width, 3), ROW - 1, colour(one, root),
-        visible(one.name) if width > 1 else "", said,
+        visible(one.name) if width > READABLE else "", said,
     )  # fmt: skip
 
 

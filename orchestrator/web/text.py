@@ -75,13 +75,15 @@ def inline(text: str) -> Markup:
 
 
 def duration(seconds: float | None) -> str:
-    """`17 ms`, `1.42 s`, `3 min 05 s`, `2 h 07 min`."""
+    """`482 ns`, `17 ms`, `1.42 s`, `3 min 05 s`, `2 h 07 min`."""
     if seconds is None:
         return "–"
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 0.0005:
-        return f"{seconds * 1e6:.0f} µs" if seconds else "0 s"
+        if seconds < 0.9995e-6:
+            return f"{seconds * 1e9:.3g} ns" if seconds else "0 s"
+        return f"{seconds * 1e6:.3g} µs"
     if seconds < 0.9995:
         return f"{seconds * 1000:.3g} ms" if seconds < 0.0995 else f"{seconds * 1000:.0f} ms"
     if seconds < 59.95:

@@ -252,6 +252,20 @@ def test_a_confirmed_change_has_a_profile_in_the_figures_own_unit(shop: Workshop
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/venv/plain/lib/python3.13/site-packages/tool/core.py", "tool/core.py"),
+        ("/usr/lib/python3/dist-packages/yaml/nodes.py", "yaml/nodes.py"),
+        ("/opt/python/lib/python3.13/typing.py", "typing.py"),
+        ("/job/repo/src/tool/core.py", "src/tool/core.py"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+    ],
+)
+def test_files_are_named_without_where_they_were_installed(path: str, shown: str) -> None:
+    assert measurements.shortened(path) == shown
+
+
 @pytest.mark.parametrize("why", [None, Why(problem="no profile was written")])
 def test_without_stacks_there_is_no_profile(shop: Workshop, repo: Repo, why: Why | None) -> None:
     review = night(shop, repo, 0, 1.0)

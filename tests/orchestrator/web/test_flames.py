@@ -73,6 +73,14 @@ def test_what_is_too_narrow_to_see_is_left_out_and_deep_stacks_are_cut() -> None
     assert 50 < len(list(image)) < 100
 
 
+def test_a_tower_too_thin_to_read_is_drawn_once_somebody_widens_its_foot() -> None:
+    thin = ";".join(f"a.py:1:f{at}" for at in range(30))
+    root = flames.tree(profile(head={thin: 0.8, "a.py:1:main": 99.2}))
+    foot = root.below["f0 (a.py)"]
+    assert set(boxes([root], "head")) == {"all", "main", ""}
+    assert len(boxes([root, foot], "head")) == 31
+
+
 def test_a_hostile_frame_stays_text() -> None:
     name = '"><script>\u202e</svg>'
     text = str(flames.graph([flames.tree(profile(head={f"a.py:1:{name}": 1.0}))], "head", "s", "/p?name=x"))

@@ -72,7 +72,8 @@ def test_finalize_shows_nothing_for_none_and_leaves_markup_alone() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(None, "–"), (0, "0 s"), (12e-6, "12 µs"), (0.0171, "17.1 ms"), (0.42, "420 ms"), (0.9996, "1 s"),
+    [(None, "–"), (0, "0 s"), (4.82e-7, "482 ns"), (9.996e-7, "1 µs"), (1.034e-6, "1.03 µs"),
+     (12e-6, "12 µs"), (0.0171, "17.1 ms"), (0.42, "420 ms"), (0.9996, "1 s"),
      (1.42, "1.42 s"), (59.96, "1 min 00 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7620, "2 h 07 min"),
      (259200, "3 days"), (-1.5, "-1.5 s")],
 )  # fmt: skip
