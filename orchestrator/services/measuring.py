@@ -88,6 +88,8 @@ def run(
         except SandboxError as error:
             if isinstance(run.trouble, UNWANTED):
                 raise run.trouble from None
+            if error.retry and not job.hold.lease.last:  # the engine is away, a box was killed: later all of it
+                raise
             return comparing.nothing(f"the sandbox failed: {error}")
         finally:
             run.close()

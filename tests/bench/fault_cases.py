@@ -1,14 +1,16 @@
 """The fault cases, as data: what happens, in which step of a review, and how long it lasts.
 
-Each case has a repo of its own, so no review here has an earlier one to be held against: the step `measure:base`, which
-builds and times such a base for minutes, does not occur, and nothing is killed in it.
+Each case has a repo of its own. Those of the step `measure:base` have a commit before the reviewed one, which is built
+and timed beside it; the other repos have one commit, so that step does not occur in their reviews.
 """
 
 from dataclasses import dataclass
 from itertools import cycle
 
 STEPS = ("checkout", "prepare", "probe:greets", "probe:counts", "focus:correctness", "verify", "merge", "record")
-WITH_A_BOX = frozenset({"prepare", "probe:greets", "probe:counts", "focus:correctness", "verify"})
+MEASURE = "measure:base"
+IN_ORDER = (*STEPS[:4], MEASURE, *STEPS[4:])
+WITH_A_BOX = frozenset({"prepare", "probe:greets", "probe:counts", MEASURE, "focus:correctness", "verify"})
 KILLED = ("worker", "web", "beat", "node", "redis", "postgres", "engine")
 
 
@@ -20,6 +22,10 @@ class Case:
     seconds: float = 0.5  # how long what was killed or cut stays away
     sandbox: str = "bubblewrap"
     ends: str = "done"
+
+    @property
+    def measured(self) -> bool:
+        return self.step == MEASURE
 
     @property
     def name(self) -> str:
@@ -37,9 +43,9 @@ def killed() -> list[Case]:
     cases = []
     for who in KILLED:
         sandbox = "docker" if who == "engine" else "bubblewrap"
-        cases += [Case(f"kill {who}", step, moment(step), sandbox=sandbox) for step in STEPS]
-    cases += [Case("kill worker", step, "after") for step in STEPS]
-    cases += [Case("kill worker", step, "box", sandbox="docker") for step in STEPS if step in WITH_A_BOX]
+        cases += [Case(f"kill {who}", step, moment(step), sandbox=sandbox) for step in IN_ORDER]
+    cases += [Case("kill worker", step, "after") for step in IN_ORDER]
+    cases += [Case("kill worker", step, "box", sandbox="docker") for step in IN_ORDER if step in WITH_A_BOX]
     return cases
 
 
@@ -51,11 +57,14 @@ def others() -> list[Case]:
         Case("kill the box", "probe:greets", "box"),
         Case("kill the box", "verify", "box"),
         Case("kill the box", "verify", "box", sandbox="docker"),
+        Case("kill the box", MEASURE, "box"),
         Case("end the worker politely", "probe:greets", "box"),
+        Case("end the worker politely", MEASURE, "box"),
         Case("end the worker politely", "focus:correctness", "box"),
         Case("end the worker politely", "verify", "box", sandbox="docker"),
         Case("kill everything", "probe:greets", "box"),
         Case("kill everything", "focus:correctness", "box"),
+        Case("kill everything", MEASURE, "box"),
         Case("kill everything", "record", "before"),
         Case("kill everything", "verify", "box", sandbox="docker"),
         Case("kill redis", "probe:counts", "before", 8.0),
@@ -103,6 +112,7 @@ def tenth() -> tuple[Case, ...]:
         Case("the message never comes"),
         Case("two workers"),
         Case("cut the worker off", "probe:greets", "before", 2.0),
+        Case("kill worker", MEASURE, "box"),
         Case("kill engine", "probe:greets", "box", sandbox="docker"),
     ]
     missing = set(wanted) - set(ALL)

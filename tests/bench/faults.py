@@ -29,13 +29,14 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from orchestrator.services.views import ReviewPage, ReviewState, StepState
+from orchestrator.store.comparisons import ComparisonRow
 from orchestrator.store.findings import FindingRow, Sighting
 from orchestrator.store.measurements import MeasurementRow
 from orchestrator.store.repos import Repo, RepoKind
 from orchestrator.store.reviews import Review
 from orchestrator.store.schedules import Schedule, ScheduleKind
 from review_agents.records import ProbeState, VerificationState
-from tests.bench.fault_cases import ALL, STEPS, Case
+from tests.bench.fault_cases import ALL, IN_ORDER, MEASURE, Case
 from tests.bench.figures import commit, of_this_commit, record
 from tests.factories import make_review
 from tests.support.stage import Stage, children_of, stage, start_engine
@@ -47,6 +48,7 @@ MOST_S = 40.0  # that a case should take, from its submission to its end, on a m
 PATIENCE_S = 100.0  # on one that does
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-faults.json"
 TITLES = {"greet does not say hello", str(finding()["title"])}
+COMPARED = ("walk: walk", "walk: peak memory", "import tortoise: import", "import tortoise: peak memory")  # base, head
 PROBES = {"install": ProbeState.PASSED, "greets": ProbeState.FAILED, "counts": ProbeState.PASSED}
 SET_ASIDE = "Set aside: its worker was lost"
 
@@ -226,10 +228,13 @@ def look_at(one: Stage, case: Case, review_id: UUID, result: Result) -> None:
     if repeated:
         result.twice.append(f"done again: {', '.join(repeated)}")
     with one.shop.sessions.reading() as db:
-        wanted = ((Sighting, Sighting.review_id, len(TITLES)), (MeasurementRow, MeasurementRow.review_id, 1))
-        for model, column, expected in wanted:
-            found = db.scalar(select(func.count()).select_from(model).where(column == review_id)) or 0
-            compare(f"{found} {model.__tablename__}", found, expected, result)
+        compared = COMPARED if case.measured else ()
+        for model, names in ((MeasurementRow, ("count", *compared)), (ComparisonRow, compared)):
+            rows = Counter(db.scalars(select(model.name).where(model.review_id == review_id)))
+            for name in {*rows, *names}:
+                compare(f"{rows[name]} {model.__tablename__} of {name!r}", rows[name], int(name in names), result)
+        found = db.scalar(select(func.count()).where(Sighting.review_id == review_id)) or 0
+        compare(f"{found} sightings", found, len(TITLES), result)
         found = db.scalar(select(func.count()).where(FindingRow.first_review_id == review_id)) or 0
         compare(f"{found} findings", found, len(TITLES), result)
     if httpx.get(f"{one.url}/reviews/{review_id}", timeout=20).status_code != 200:
@@ -273,8 +278,9 @@ def may_repeat(case: Case, step: str) -> bool:
     if case.step == "prepare" and step == "probe:install":
         return True  # its result is the prepare step's
     lasts = case.when == "ended" or case.seconds > 0.5
-    at = STEPS.index(case.step)
-    return any(step.startswith(one) for one in STEPS[at : at + (2 if lasts else 1)])
+    steps = [one for one in IN_ORDER if case.measured or one != MEASURE]
+    at = steps.index(case.step)
+    return any(step.startswith(one) for one in steps[at : at + (2 if lasts else 1)])
 
 
 def lost_of(before: dict[UUID, tuple[Any, ...]], after: dict[UUID, tuple[Any, ...]]) -> list[str]:
@@ -534,7 +540,7 @@ FAULTS: dict[str, Callable[[Act], None]] = {
 
 
 def submit_as_usual(act: Act) -> None:
-    act.reviews.append(act.stage.submit(act.stage.new_repo()))
+    act.reviews.append(act.stage.submit(act.stage.new_repo(measured=act.case.measured)))
 
 
 def unless_held(otherwise: Callable[[Act], None]) -> Callable[[Act], None]:

@@ -42,6 +42,8 @@ from tests.support import tiny
 from tests.support.boxes import bubblewrap, git
 from tests.support.docker_engine import Engine, docker_engine, wait_until_it_answers
 from tests.support.host_settings import written
+from tests.support.measured_repo import FILES as MEASURED
+from tests.support.measured_repo import PLAIN, commit
 from tests.support.postgres import PostgresServer, binaries, free_port, may_run
 from tests.support.redis import RedisServer
 from tests.support.stage_process import CONTROL
@@ -159,8 +161,13 @@ class Stage:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.settings.port}"
 
-    def new_repo(self) -> Path:
+    def new_repo(self, *, measured: bool = False) -> Path:
+        """One commit; `measured`: of two, which are installed and timed beside each other."""
         folder = self.folder / "repos" / uuid4().hex[:12]
+        if measured:
+            commit(folder, "First", {**MEASURED, **tiny.FILES, "tortoise/__init__.py": PLAIN})
+            commit(folder, "Say what walking is", {"tortoise/__init__.py": f'"""Walks."""\n\n{PLAIN}'})
+            return folder
         folder.mkdir(parents=True)
         for name, text in tiny.FILES.items():
             (folder / name).write_text(text)
@@ -439,7 +446,8 @@ def stage(folder: Path, *, sandbox: str) -> Iterator[Stage]:
             allowed_roots=(str(folder / "repos"),),
             port=free_port(),
             measure_patience_s=0.0,
-            compare_with="none",
+            compare_with="parent",
+            compare_minutes=1,
             model_url=f"http://{NODE}:{node_port}/v1",
             model_name="scripted",
             max_attempts=3,

@@ -21,10 +21,15 @@ from orchestrator.services import running
 from orchestrator.services.job import Job, Outcome, StepRun
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings, load
-from tests.support import tiny
+from review_agents.ports import Workspace
+from review_agents.probes import Prepared
+from review_agents.records import ProbeResult, Repo
+from tests.support import measured_repo, tiny
+from tests.support.measured_repo import LENIENT, lenient
 
 CONTROL, TOLD = "control", "told"  # a folder below the data folder; a file in it: the worker told its child to end
 PATIENCE_S = 600.0
+NOTHING_MOVES = replace(LENIENT, least_effect=1e9)  # what is timed beside a fault says nothing about speed
 
 
 def main() -> None:
@@ -48,7 +53,14 @@ def build(settings: Settings, **more: Any) -> Workshop:
     def chat() -> HttpChatModel:
         return HttpChatModel(settings.model_url, settings.model_name, pause_s=0.3, silence_s=8.0)
 
-    return replace(wiring.worker(settings, **more), prepare=tiny.prepare, probes=tiny.PROBES, chat=chat)
+    shop = lenient(wiring.worker(settings, **more), rule=NOTHING_MOVES)
+    return replace(shop, prepare=prepare, probes=tiny.PROBES, chat=chat)
+
+
+def prepare(workspace: Workspace, repo: Repo) -> tuple[Prepared, ProbeResult]:
+    """The tiny review's, or the measured repo's where there is something to time."""
+    measured = "tortoise/__init__.py" in repo.files
+    return measured_repo.install(workspace, repo) if measured else tiny.prepare(workspace, repo)
 
 
 def hold_up(control: Path) -> None:

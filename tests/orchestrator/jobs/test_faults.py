@@ -6,14 +6,14 @@ from contextlib import ExitStack
 import pytest
 
 from tests.bench import faults
-from tests.bench.fault_cases import ALL, KILLED, STEPS, Case, tenth
+from tests.bench.fault_cases import ALL, IN_ORDER, KILLED, Case, tenth
 from tests.support.stage import Stage
 
 
 def test_every_process_is_killed_at_every_step_and_every_fault_is_known() -> None:
     assert len({case.name for case in ALL}) == len(ALL) >= 60
     for who in KILLED:
-        assert {case.step for case in ALL if case.fault == f"kill {who}"} >= set(STEPS)
+        assert {case.step for case in ALL if case.fault == f"kill {who}"} >= set(IN_ORDER)
     assert {case.fault for case in ALL} == set(faults.FAULTS)
     assert len(tenth()) >= len(ALL) // 12
 
@@ -36,6 +36,8 @@ def test_what_differs_from_a_review_that_nobody_disturbed_is_told() -> None:
         (Case("kill worker", "verify", "box"), {"verify"}),
         (Case("kill worker", "verify", "ended"), {"verify", "merge"}),
         (Case("kill redis", "checkout", seconds=5), {"checkout", "prepare"}),
+        (Case("kill redis", "probe:counts", seconds=5), {"probe:counts", "focus:correctness"}),
+        (Case("kill redis", "measure:base", seconds=5), {"measure:base", "focus:correctness"}),
         (Case("kill worker", "prepare", "box"), {"prepare", "probe:install"}),
         (Case("kill node", "record"), {"record", "focus:correctness"}),
         (Case("the message never comes"), set()),
@@ -43,7 +45,7 @@ def test_what_differs_from_a_review_that_nobody_disturbed_is_told() -> None:
     ids=lambda case: case.name if isinstance(case, Case) else None,
 )
 def test_only_the_step_in_which_it_happened_may_be_done_again(case: Case, may: set[str]) -> None:
-    assert {step for step in (*STEPS, "probe:install") if faults.may_repeat(case, step)} == may
+    assert {step for step in (*IN_ORDER, "probe:install") if faults.may_repeat(case, step)} == may
 
 
 @pytest.fixture(scope="module")

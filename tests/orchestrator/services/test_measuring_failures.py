@@ -184,6 +184,26 @@ def test_a_base_that_cannot_be_cloned_is_the_step_s_reason(shop: Workshop) -> No
     assert step.reason == "the sandbox failed: disk full"
 
 
+@pytest.mark.parametrize("times", [1, 9])
+def test_what_may_work_later_is_tried_again_and_at_last_is_the_step_s_reason(shop: Workshop, times: int) -> None:
+    reviewed(shop, FIRST)
+    away = SandboxError("the engine is away", retry=True)
+    shop.sandbox.fail["prepare"] = [None, *[away] * times]  # type: ignore[union-attr]
+    shop.git.head = SECOND  # type: ignore[attr-defined]
+    review_id = submitting.submit(shop, Submission("https://git.example/team/pack", agents=False, force=True))
+    tries = 0
+    while not (page := reviews.get(shop, review_id)).row.state.ended:
+        tries += 1
+        shop.clock.forward(minutes=30)  # type: ignore[attr-defined]
+        working.work(shop)
+        assert tries <= shop.settings.max_attempts
+    assert (page.row.state, page.row.error) == (ReviewState.DONE, "")
+    assert tries == min(times + 1, shop.settings.max_attempts)
+    step = step_of(page)
+    expected = ("", "2 no change") if times == 1 else ("the sandbox failed: the engine is away", "")
+    assert step.reason == expected[0] and step.summary.endswith(expected[1])
+
+
 def test_a_python_that_only_the_base_needs_is_the_step_s_reason(shop: Workshop) -> None:
     reviewed(shop, FIRST)
     shop.sandbox.fail["open"] = [None, NeedsMissing("needs Python 3.7")]  # type: ignore[union-attr]
