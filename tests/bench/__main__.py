@@ -1,7 +1,10 @@
 """`make bench`: figures that anybody can measure again. Each part writes docs/figures/NAME.json."""
 
+import math
+import signal
 import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import pytest
@@ -22,6 +25,7 @@ from tests.bench import (
     replay,
     reviewing,
     scale,
+    slowdowns,
     thinking,
     weak_models,
     web_attacks,
@@ -33,6 +37,7 @@ Bench = Annotated[Path, typer.Option("--repos", help="The folder with the repos 
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-field"
 KEPT_TALKS = Path(tempfile.gettempdir()) / "lamplighter-weak-models"
 KEPT_POWER = Path(tempfile.gettempdir()) / "lamplighter-power"
+KEPT_SLOWDOWNS = Path(tempfile.gettempdir()) / "lamplighter-slowdowns"
 DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
 
 
@@ -169,9 +174,10 @@ def attack_web(every: Annotated[int, typer.Option(help="One text in so many; the
 def many_reviews(
     number: Annotated[int, typer.Option(help="Reviews in all.")] = endurance.REVIEWS,
     keep: Annotated[Path, typer.Option(help="Keep results here, and go on from what is there.")] = endurance.KEPT,
+    minutes: Annotated[float, typer.Option(help="Begin none after so many; the next run goes on.")] = math.inf,
 ) -> None:
     """One review after another in real sandboxes: memory and descriptors stay flat, nothing is left over."""
-    show("endurance", endurance.run(number, kept=keep))
+    show("endurance", endurance.run(number, minutes=minutes, kept=keep))
 
 
 @app.command("scale")
@@ -216,6 +222,18 @@ def name_slow_commits(
     show("performance-history", history.run(checked(repos), only=named, keep=keep, tolerant=tolerant))
 
 
+@app.command("slowdowns")
+def name_known_slowdowns(
+    mirrors: Annotated[Path, typer.Argument(help="Folder with a clone of each repo, OWNER+NAME.")],
+    keep: Annotated[Path, typer.Option(help="Keep answers here, and go on from what is there.")] = KEPT_SLOWDOWNS,
+    only: Annotated[str, typer.Option(help="These repos only, separated by commas; then nothing is recorded.")] = "",
+    tolerant: Annotated[bool, typer.Option(help="Take disturbed sessions too; then nothing is recorded.")] = False,
+) -> None:
+    """Real public repos with a slowdown that they named themselves: found, and bisected to its commit?"""
+    named = tuple(name for name in only.split(",") if name)
+    show("known-slowdowns", slowdowns.run(mirrors, keep, only=named, tolerant=tolerant))
+
+
 def checked(bench: Path) -> Path:
     if not (bench / "score.py").is_file():
         raise SystemExit(f"{bench} is not the review-bench folder (no score.py in it). Name it with --repos DIR.")
@@ -227,7 +245,14 @@ def show(name: str, figures: dict[str, float]) -> None:
         print(f"{name:24} {key:36} {value:g}")
 
 
+def end(number: int, frame: FrameType | None) -> None:
+    """So that what was started, mounted and made is taken down on the way out."""
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, end)
     try:
         app()
     except pytest.skip.Exception as missing:  # what a test would be skipped for

@@ -1,11 +1,16 @@
 """One review after another in real sandboxes: memory and descriptors stay flat, and nothing is left over.
 
+    python -m tests.bench endurance                              all 500
+    python -m tests.bench endurance --minutes 25 --keep FILE     a part; the next one goes on, also days later
+
 A review has no dependencies, three checks and one scripted focus. A run that was interrupted goes on where it stopped,
-at the same commit; each stretch begins with processes of its own, whose memory is looked at from its tenth review on. A
-review that does not end is counted, and its stretch is over.
+at the same commit (from a clone that stands still, where the parts are days apart). Each stretch begins with processes
+of its own, whose memory is looked at from its tenth review on. A review that does not end is counted, and its stretch
+is over.
 """
 
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -43,19 +48,25 @@ class Reading:
     threads: int
 
 
-def run(number: int = REVIEWS, *, kept: Path = KEPT, keep_figures: bool = True) -> dict[str, float]:
-    """Writes docs/figures/endurance.json once all are done."""
+def run(
+    number: int = REVIEWS, *, minutes: float = math.inf, kept: Path = KEPT, keep_figures: bool = True
+) -> dict[str, float]:
+    """Writes docs/figures/endurance.json once all are done; begins no review after so many minutes."""
+    until = time.monotonic() + minutes * 60
     done = of_this_commit(json.loads(kept.read_text())["stretches"]) if kept.exists() else []
-    while (missing := number - sum(stretch["reviews"] for stretch in done)) > 0:
+    while (missing := number - sum(stretch["reviews"] for stretch in done)) > 0 and time.monotonic() < until:
         with prepared("bubblewrap") as one:
             stretch = Stretch(one)
-            while missing and not stretch.hung:
+            while missing and not stretch.hung and time.monotonic() < until:
                 stretch.review()
                 missing -= 1
                 kept.write_text(json.dumps({"stretches": [*done, stretch.told()]}, indent=1))
-            stretch.end()
-            done.append(stretch.told())
-            kept.write_text(json.dumps({"stretches": done}, indent=1))
+            if stretch.seconds:
+                stretch.end()
+                done.append(stretch.told())
+                kept.write_text(json.dumps({"stretches": done}, indent=1))
+    if missing > 0:
+        print(f"Nothing is recorded: {number - missing} of {number} reviews are done.")
     figures = figures_of(done)
     if keep_figures and len(of_this_commit(done)) < len(done):
         print("Nothing is recorded: the commit changed on the way. Run it again.")
@@ -65,6 +76,8 @@ def run(number: int = REVIEWS, *, kept: Path = KEPT, keep_figures: bool = True) 
 
 
 def figures_of(stretches: list[dict[str, Any]]) -> dict[str, float]:
+    if not stretches:
+        return {"reviews": 0}
     return {
         "reviews": sum(one["reviews"] for one in stretches),
         "hung": sum(one["hung"] for one in stretches),
