@@ -44,7 +44,10 @@ def run(
     return result
 
 
-def reviewed(repo: Path, data: Path, tolerant: bool) -> dict[str, Any]:
+def reviewed(
+    repo: Path, data: Path, tolerant: bool, *, ends: tuple[str, str] | None = None, of: str = ""
+) -> dict[str, Any]:
+    """What is said of a repo's first and last commit, or of `ends`; with `of` only of figures of that benchmark."""
     settings = here(data=data, host_lock=data / "lock", sandbox="bubblewrap", compare_minutes=10, bisect_minutes=30)
     migrate.upgrade(settings.database)
     shop = wiring.with_sandbox(wiring.service(settings), bubblewrap(settings))
@@ -53,25 +56,26 @@ def reviewed(repo: Path, data: Path, tolerant: bool) -> dict[str, Any]:
     commits = git(repo, "rev-list", "--reverse", "--first-parent", "HEAD").split()
     branch = git(repo, "rev-parse", "--abbrev-ref", "HEAD").strip()
     try:
-        for commit in (commits[0], commits[-1]):
+        for commit in ends or (commits[0], commits[-1]):
             git(repo, "checkout", "-q", "-B", branch, commit)
             review_id = submitting.submit(shop, Submission(str(repo), agents=False, force=True, from_cli=True))
             working.do_one(shop, review_id)
-        return told(shop, review_id)
+        return told(shop, review_id, of)
     finally:
         git(repo, "checkout", "-q", "-B", branch, commits[-1])
         shop.sessions.engine.dispose()
 
 
-def told(shop: Workshop, review_id: Any) -> dict[str, Any]:
+def told(shop: Workshop, review_id: Any, of: str) -> dict[str, Any]:
     page = reviews.get(shop, review_id)
     assert page.row.state is ReviewState.DONE, page.row.error
     with shop.sessions.reading() as db:
-        found = comparisons.of_review(db, review_id)
-        steps = comparisons.change_points(db, page.row.repo_id)
+        found = [row for row in comparisons.of_review(db, review_id) if row.name.startswith(of)]
+        steps = [row for row in comparisons.change_points(db, page.row.repo_id) if row.name.startswith(of)]
     (step,) = [step for step in page.steps if step.name.startswith("measure:")]
     return {
         "named": {row.culprit for row in steps if row.culprit},
+        "slower": sum(row.verdict is Verdict.SLOWER for row in found),
         "contaminated": sum(row.verdict is Verdict.CONTAMINATED for row in found),
         "summary": step.summary or step.reason,
     }
