@@ -23,6 +23,7 @@ from orchestrator.measure.records import (
     Outcome,
     Side,
     Surroundings,
+    Unit,
     Why,
 )
 from orchestrator.measure.verdict import Compared, Void
@@ -295,6 +296,7 @@ class Comparing:
                     {name: screens[name] for name in confirms}, confirms, self.rule
                 )  # of those so far: enough to decide whether a profile is worth its time
                 slower = [name for name in wanted if outcomes[name].verdict is Verdict.SLOWER]
+                slower.sort(key=lambda name: names[name].unit is Unit.BYTES)  # samples are of time
                 if slower and len(why) < MOST_PROFILED:
                     why[one.benchmark.name] = self.explain(pair, one, outcomes[slower[0]])
         finally:
@@ -354,7 +356,7 @@ class Comparing:
             canaries=tuple(timed.canary for timed in one.timed if timed.canary),
             base_ran=base_ran,
             head_ran=head_ran,
-            why=why if outcome.verdict is Verdict.SLOWER else None,
+            why=why_of(why, metric) if outcome.verdict is Verdict.SLOWER else None,
         )
 
     # What becomes of it -------------------------------------------------------------------
@@ -412,6 +414,13 @@ class Comparing:
     def nothing(self, reason: str) -> StepOutcome:
         result = ProbeResult(probe=NAME, state=ProbeState.COULD_NOT_RUN, reason=reason)
         return StepOutcome(result.model_dump(mode="json"), reason=reason)
+
+
+def why_of(why: Why | None, metric: Metric) -> Why | None:
+    """Of memory only what was installed otherwise: samples tell where time goes."""
+    if why is None or metric.unit is not Unit.BYTES:
+        return why
+    return Why(dependencies=why.dependencies, problem="samples of the running code tell where time goes, not memory")
 
 
 def in_words(one: Comparison) -> str:

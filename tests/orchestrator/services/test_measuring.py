@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete
 
-from orchestrator.measure.records import Comparison
-from orchestrator.services import reviews, submitting, working
+from orchestrator.measure.records import Comparison, Metric, Unit
+from orchestrator.services import measuring, reviews, submitting, working
 from orchestrator.services.measuring import STEP
 from orchestrator.services.nights import COMPARISON
 from orchestrator.services.submitting import Submission
@@ -120,6 +120,13 @@ def test_the_profile_s_difference_names_what_grew(told: Told) -> None:
     assert why is not None and why.problem == ""
     assert why.grown[0].function == "careful" and why.grown[0].base_s == 0
     assert any("careful" in stack for stack in why.head_stacks) and not any("careful" in s for s in why.base_stacks)
+
+
+def test_a_profile_of_time_explains_no_memory(told: Told) -> None:
+    why = told.compared(1)["walk: walk"].why
+    assert measuring.why_of(why, Metric("walk", Unit.SECONDS, 0.001)) is why
+    of_memory = measuring.why_of(why, Metric("peak memory", Unit.BYTES, 1.0))
+    assert of_memory is not None and not (of_memory.grown or of_memory.base_stacks or of_memory.head_stacks)
 
 
 def test_the_same_commit_again_is_an_a_a_pair_that_raises_no_alarm(told: Told) -> None:
