@@ -233,8 +233,9 @@ class Stage:
             found += [str(path) for path in (data / "mirrors").glob("view-*")]
             said = subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, text=True).stdout
             found += [line[:160] for line in said.splitlines() if f"lamplighter.{instance}." in line]
-            cgroups = Path("/sys/fs/cgroup").glob(f"*/lamplighter*/*{instance}*")
-            found += [str(path) for path in cgroups if ".trial-" not in path.name]
+            for parent in Path("/sys/fs/cgroup").glob(f"*/lamplighter.{instance}"):
+                with suppress(FileNotFoundError):  # it went with its last box
+                    found += [str(path) for path in parent.iterdir() if path.is_dir() and "trial-" not in path.name]
             if self.engine is not None:
                 ours = ("--filter", f"label=lamplighter.instance={instance}")
                 for words in (("ps", "--all", "--format", "{{.Names}}"), ("volume", "ls", "--format", "{{.Name}}")):
