@@ -71,6 +71,14 @@ def test_a_readme_that_names_a_requirements_file_that_is_not_there_is_found(brim
     assert "requirements-dev.txt" in brimful.only("install", "install.missing-file").title
 
 
+@pytest.mark.parametrize("rule", ["install.unknown-extra", "install.missing-file"])
+def test_what_readme_tells_to_install_is_no_fault_of_a_readme_that_tells_otherwise(brimful: Reviewed, rule: str):
+    candidate = brimful.only("install", rule)
+    assert candidate.reproduction is not None
+    (copied,) = candidate.reproduction.copied
+    assert (copied.file, copied.text) == ("README.md", candidate.places[0].quote)
+
+
 def test_missing_package_data_is_shown_by_a_call_that_works_from_the_tree(brimful: Reviewed):
     found = brimful.only("wheel", "wheel.missing-data")
     assert "src/brimful/words/*.json" in found.title and "load_words" in found.description
