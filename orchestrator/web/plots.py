@@ -51,7 +51,7 @@ def plot(
     if not good:
         return Markup('<span class="none">no good session yet</span>')
     raw = [value for values in (sessions or {}).values() for value in values]
-    scale = Scale.around(min([*(dot.low for dot in good), *raw]), max([*(dot.high for dot in good), *raw]))
+    scale = Scale.around(min([*[dot.low for dot in good], *raw]), max([*[dot.high for dot in good], *raw]))
     places = Places(times, each)
     parts = [
         *(grid(scale) if tall else ()),
@@ -62,8 +62,9 @@ def plot(
         *(part for step in one.steps for part in step_marks(step, places, tall)),
         *((*heights(scale, one.unit), *dates(times)) if tall else ()),
     ]
-    return Markup('<svg class="plot{}" role="img" aria-label="{}">{}</svg>').format(
-        " tall" if tall else "", in_words(one), Markup("").join(parts)
+    return Markup(
+        f'<svg class="plot{" tall" if tall else ""}" role="img" aria-label="{escape(in_words(one))}">'
+        f"{Markup('').join(parts)}</svg>"
     )
 
 
