@@ -6,6 +6,7 @@ On an engine of its own with a network of its own; public images are stand-ins (
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import yaml
 from inference_node.settings import Settings as NodeSettings
 from orchestrator.settings import PREFIX, Settings
 from tests.support.boxes import git, own_settings
+from tests.support.chromium import chromium
 from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engine
 from tests.support.host_settings import written
 from tests.support.postgres import free_port
@@ -229,9 +231,8 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
     wait_for(lambda: all_well(stack), 240, stack.health)
     assert stack.get("/health/ready") == {"status": "ok", "problem": ""}
 
-    asked = httpx.post(f"{stack.url}/api/reviews", json={"target": "/repos/tiny", "agents": False})
-    asked.raise_for_status()
-    path = asked.json()["url"]
+    page = submitted_in_chromium(stack, "/repos/tiny")
+    path = f"/api{page}"
     wait_for(lambda: ended(stack, path), 600, lambda: stack.compose("logs", "--tail=60", "worker"))
     review = stack.get(path)
     assert (review["row"]["state"], review["row"]["error"]) == ("done", "")
@@ -239,6 +240,8 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
     states = {one["probe"]: (one["state"], one["reason"]) for one in review["evidence"]}
     assert states["install"][0] == "passed", states["install"]
     assert states["tests"][0] == "passed", states["tests"]
+    shown = headings_in_chromium(stack, page)
+    assert shown[0] == "tiny" and len(shown) > 2, shown
 
     assert stack.boxes
     for box in stack.boxes.values():
@@ -251,6 +254,16 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
     wait_for(lambda: all_well(stack), 240, stack.health)
     again = stack.get(path)
     assert (again["row"], again["findings"]) == (review["row"], review["findings"])
+    assert headings_in_chromium(stack, page) == shown
+
+    kept = stack.compose("exec", "-T", "web", "lamplighter", "backup", "--to", "/backups", "--keep", "14").strip()
+    httpx.post(f"{stack.url}/api/reviews", json={"target": "/repos/tiny", "force": True}).raise_for_status()
+    stack.compose("stop", "web", "worker", "beat")  # from here as docs/operating.md says
+    stack.compose("run", "--rm", "-T", "web", "restore", f"/backups/{Path(kept).name}", "--replace")
+    stack.compose("up", "-d")
+    wait_for(lambda: all_well(stack), 240, stack.health)
+    assert stack.get("/api/reviews")["total"] == 1
+    assert headings_in_chromium(stack, page) == shown
 
     stack.compose("down", "-v")
     for kind in ("container", "volume", "network"):
@@ -324,6 +337,24 @@ def look_at_walls(stack: Stack) -> None:
     containers = stack.inspected(f"label=com.docker.compose.project={PROJECT}")
     bindings = [ports for one in containers for ports in (one["HostConfig"]["PortBindings"] or {}).values()]
     assert bindings == [[{"HostIp": "127.0.0.1", "HostPort": str(stack.port)}]]
+
+
+def submitted_in_chromium(stack: Stack, target: str) -> str:
+    """The path of the review's page, to which the form leads."""
+    with chromium() as browser:
+        tab = browser.new_page()
+        tab.goto(stack.url)
+        tab.get_by_label("Repository").fill(target)
+        tab.get_by_role("button", name="Review it").click()
+        tab.wait_for_url(re.compile(r"/reviews/[0-9a-f-]{36}$"))
+        return tab.url.removeprefix(stack.url)
+
+
+def headings_in_chromium(stack: Stack, path: str) -> list[str]:
+    with chromium() as browser:
+        tab = browser.new_page()
+        tab.goto(f"{stack.url}{path}")
+        return tab.locator("h1, h2, h3").all_inner_texts()
 
 
 def all_well(stack: Stack) -> bool:
