@@ -79,6 +79,7 @@ def test_each_way_to_run_a_node_is_a_profile_that_compose_can_read(file: str) ->
     for name in NODES:
         one = services[name]
         assert one["networks"]["outside"]["aliases"] == ["node"] and one["healthcheck"]["test"]
+        assert (one["cap_drop"], one["pids_limit"], one["logging"]["options"]["max-file"]) == (["ALL"], 4096, "3")
         assert ("ports" in one) is (file != "compose.yaml")
         assert all(
             port["published"] if isinstance(port, dict) else port.startswith("127.0.0.1:")
@@ -225,7 +226,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.mark.docker
 @pytest.mark.slow
-@pytest.mark.timeout(1500)  # about 4 minutes on a quiet machine, most of it building
+@pytest.mark.timeout(1500)  # about 4 minutes on a quiet machine, half of it building
 def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: Stack) -> None:
     stack.compose("up", "-d")
     wait_for(lambda: all_well(stack), 240, stack.health)
