@@ -9,9 +9,15 @@ import json
 import shutil
 import tempfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from packaging.version import Version
+
+from orchestrator.sandbox import interpreters
 from tests.bench import figures
 from tests.bench.field import git_folder
 from tests.bench.history import reviewed
@@ -60,7 +66,8 @@ def asked(one: dict[str, str], mirrors: Path, keep: Path, tolerant: bool) -> dic
     try:
         repo = work / one["name"].rpartition("/")[2]
         good, slow, bad = prepared(one, mirrors, repo)
-        found = reviewed(repo, work / "data", tolerant, ends=(good, bad), of="known")
+        with pythons_below(one.get("pythons_below", "")):
+            found = reviewed(repo, work / "data", tolerant, ends=(good, bad), of="known")
         between = git(repo, "rev-list", "--count", f"{good}..{bad}~1").strip()
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -73,6 +80,14 @@ def asked(one: dict[str, str], mirrors: Path, keep: Path, tolerant: bool) -> dic
         "summary": found["summary"],
         "said": one["said"],
     }
+
+
+@contextmanager
+def pythons_below(version: str) -> Iterator[None]:
+    """As on a host of that time: commits that cannot run on a newer Python say so nowhere."""
+    there = tuple(one for one in interpreters.found() if not version or Version(one.version) < Version(version))
+    with patch.object(interpreters, "found", lambda: there):
+        yield
 
 
 def prepared(one: dict[str, str], mirrors: Path, repo: Path) -> tuple[str, str, str]:
