@@ -27,8 +27,9 @@ def provenance(**more: Any) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The checkout's commit, marked when files differ from it. Outside one: SOURCE_COMMIT, or "unknown"."""
-    return _of_checkout() or os.environ.get("SOURCE_COMMIT", "unknown")
+    """SOURCE_COMMIT, which whoever copies a checkout elsewhere names; else the checkout's commit, marked when files
+    differ from it; else "unknown"."""
+    return os.environ.get("SOURCE_COMMIT") or _of_checkout() or "unknown"
 
 
 def _of_checkout() -> str:

@@ -36,6 +36,15 @@ def test_text_is_the_same_for_every_drafter_rollback_and_width(fast, monkeypatch
     assert accepted > 40, "drafts were in play"
 
 
+def test_a_pair_from_files_is_counted_at_two_widths(fabricated, monkeypatch) -> None:
+    monkeypatch.setattr(lossless, "FAST_ROLLBACKS", ("replay",))
+    monkeypatch.setattr(lossless, "SETTINGS", lossless.SETTINGS[1:2])
+    monkeypatch.setattr(lossless, "PROMPT", 20)
+    pair = fabricated("qwen3")
+    tally = lossless.compare_pair(str(pair.target), str(pair.drafter), 1, each=4)
+    assert (tally.cells, tally.tokens, tally.mismatches) == (2, 8, 0)
+
+
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3", "qwen3_moe"])
 def test_other_families_too(fast, family):
     target = fast(family, "june", "bf16").target

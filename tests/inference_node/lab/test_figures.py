@@ -28,3 +28,8 @@ def test_the_command_stands_in_the_file_beside_what_is_no_number(tmp_path: Path)
     path = figures.record(tmp_path / "new", "copies", "python -m copies", {"tb_s": 4.3}, note="on one card")
     body = json.loads(path.read_text())
     assert (body["command"], body["figures"], body["note"]) == ("python -m copies", {"tb_s": 4.3}, "on one card")
+
+
+def test_a_copy_of_a_checkout_says_the_commit_that_it_was_copied_from(monkeypatch) -> None:
+    monkeypatch.setenv("SOURCE_COMMIT", "0123abcd")
+    assert figures.commit() == "0123abcd"
