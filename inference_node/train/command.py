@@ -190,6 +190,19 @@ def arms(
     typer.echo(f"report: {page}")
 
 
+@app.command("report")
+def report_page(
+    folder: Annotated[Path, typer.Argument(help="Where `train arms` left its runs, in one process or several.")],
+    cost: CostCurve = None,
+) -> None:
+    """Write the page that compares arms anew, over all results that are in a folder."""
+    from inference_node.train import grid
+
+    results = grid.done(folder)
+    page = grid.write_report(folder, results, f"Arms in {folder.name}", _cost(cost))
+    typer.echo(f"report: {page} ({len(results)} results)")
+
+
 def _key(path: Path | None) -> str:
     from inference_node.models.errors import NodeError
 

@@ -114,6 +114,20 @@ def _texts(samples: Sequence[Sample], held: Sequence[Sample]) -> dict[str, str]:
     return {"trained_on": digest(samples), "judged_on": digest(held)}
 
 
+def done(folder: Path) -> list[dict[str, Any]]:
+    """All results in the folder, of however many processes. NodeError when there are none, or of unlike texts."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
+    if not found:
+        raise NodeError(
+            f"{folder} has no results: expected folders with a {RESULT} each, as `train arms --out` makes them."
+        )
+    if len({json.dumps(one["texts"], sort_keys=True) for one in found}) > 1:
+        raise NodeError(
+            f"The results in {folder} are of different texts and cannot be compared. Give each grid a folder."
+        )
+    return found
+
+
 def summary(results: Sequence[dict[str, Any]], cost: Cost | None = None) -> list[dict[str, Any]]:
     """A line per arm, in their order: tau over seeds and prompts, and how it differs from the first arm's.
 
@@ -153,12 +167,14 @@ def summary(results: Sequence[dict[str, Any]], cost: Cost | None = None) -> list
 
 
 def write_report(folder: Path, results: Sequence[dict[str, Any]], title: str, cost: Cost | None = None) -> Path:
-    """report.html and report.json from what is done."""
+    """report.html, report.json and the page's plots as SVG files, from what is done."""
     lines = summary(results, cost)
     said, told = report.conclusions(lines), provenance(runs=len(results))
     folder.mkdir(parents=True, exist_ok=True)
     body = {"provenance": told, "conclusions": said, "arms": lines}
     (folder / "report.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    for name, drawn in report.pictures(lines).items():
+        (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
     page = folder / "report.html"
     page.write_text(report.page(title, lines, told, said), encoding="utf-8")
     return page

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 310, 56, 44, 28, 16
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 310, 56, 44, 28, 28
 COLOURS = 7
 
 STYLE = """
@@ -41,23 +41,21 @@ class Series:
 
 def page(title: str, lines: Sequence[Mapping[str, Any]], provenance: Mapping[str, Any], notes: Sequence[str]) -> str:
     """lines: as grid.summary gives them."""
-    curves = [Series(line["arm"], line["curve"]) for line in lines]
-    survived = [Series(line["arm"], list(enumerate(line["survival"], 1))) for line in lines]
-    slots = [Series(line["arm"], list(enumerate(line["slot_accuracy"], 1))) for line in lines]
+    drawn = plots(lines)
     parts = [
         f"<h1>{escape(title)}</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
         '<div class="table">' + _table(lines) + "</div>",
         "<h2>tau against tokens seen</h2>",
         _key([line["arm"] for line in lines]),
-        plot(curves, "tokens of context seen", "tau"),
+        drawn["tau"],
         "<h2>Difference of tau from the first arm, 95 % intervals</h2>",
         "<p>Thick: over prompts, for these drafters. Thin: over seeds, for training again.</p>",
-        forest(lines),
+        drawn["differences"],
         "<h2>S_k: share of cycles that accept at least k drafts</h2>",
-        plot(survived, "k", "S_k", zero=True),
+        drawn["survival"],
         "<h2>Accuracy by slot on given text</h2>",
-        plot(slots, "slot", "accuracy", zero=True),
+        drawn["slots"],
         f"<footer>{escape('; '.join(f'{name}: {value}' for name, value in provenance.items()))}</footer>",
     ]
     return (
@@ -65,6 +63,28 @@ def page(title: str, lines: Sequence[Mapping[str, Any]], provenance: Mapping[str
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
+
+
+def plots(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By name, as they stand in the page."""
+    curves = [Series(line["arm"], line["curve"]) for line in lines]
+    survived = [Series(line["arm"], list(enumerate(line["survival"], 1))) for line in lines]
+    slots = [Series(line["arm"], list(enumerate(line["slot_accuracy"], 1))) for line in lines]
+    return {
+        "tau": plot(curves, "tokens of context seen", "tau"),
+        "differences": forest(lines),
+        "survival": plot(survived, "k", "S_k", zero=True),
+        "slots": plot(slots, "slot", "accuracy", zero=True),
+    }
+
+
+def pictures(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The same plots as SVG files, each with its key and on paper of its own, for pages that are not ours."""
+    key = [line["arm"] for line in lines]
+    drawn = plots(lines).items()
+    return {  # the differences have each arm's name beside them
+        name: _picture(plot, [] if name == "differences" else key) for name, plot in drawn if plot.startswith("<svg")
+    }
 
 
 def conclusions(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -180,6 +200,27 @@ def _key(names: Sequence[str]) -> str:
         for index, name in enumerate(names)
     ]
     return f'<ul class="key">{"".join(items)}</ul>'
+
+
+def _picture(drawn: str, names: Sequence[str]) -> str:
+    """A plot of the page with a key below it."""
+    height = float(drawn.partition(f'viewBox="0 0 {WIDTH} ')[2].partition('"')[0])
+    columns, across = 3, WIDTH / 3
+    key = []
+    for index, name in enumerate(names):
+        x, y = LEFT / 2 + across * (index % columns), height + 18 * (index // columns) + 12
+        key.append(
+            f'<rect x="{x:.0f}" y="{y - 6:.0f}" width="16" height="3" style="fill: var(--c{index % COLOURS})"/>'
+            f'<text x="{x + 22:.0f}" y="{y:.0f}">{escape(name)}</text>'
+        )
+    whole = height + 18 * math.ceil(len(names) / columns) + 8
+    begin, _, body = drawn.partition(">")
+    begin = begin.replace(
+        f'viewBox="0 0 {WIDTH} {height:g}"', f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {whole:g}"'
+    )
+    paper = f'<rect width="{WIDTH}" height="{whole:g}" style="fill: var(--paper)"/>'
+    font = "svg { font-family: system-ui, sans-serif; }"
+    return f"{begin}><style>{STYLE}{font}</style>{paper}{body.removesuffix('</svg>')}{''.join(key)}</svg>\n"
 
 
 def _axis(low: float, high: float, start: float, end: float) -> tuple[Any, list[float]]:

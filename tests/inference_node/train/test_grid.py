@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -190,6 +191,31 @@ def test_the_report_has_every_arm_and_only_what_follows(done) -> None:
     Reader().feed(page)
     assert not open_tags and "Arms &lt;here&gt;" in page and page.count("<svg") == 4
     assert json.loads((folder / "report.json").read_text())["provenance"]["commit"]
+
+
+def test_a_grid_in_several_processes_is_reported_by_one_more(done, tmp_path: Path) -> None:
+    """Each process reports what it ran; `train report` all that lies in the folder, with plots that stand alone."""
+    folder, results = done
+    grid.write_report(folder, results[:1], "Arms of one process")
+    said = CliRunner().invoke(app, ["report", str(folder)])
+    assert said.exit_code == 0 and "4 results" in said.output
+    body = json.loads((folder / "report.json").read_text())
+    assert {one["arm"]: one["tau"] for one in body["arms"]} == {
+        one["arm"]: json.loads(json.dumps(one["tau"])) for one in grid.summary(results)
+    }
+    for name in ("tau", "differences", "survival", "slots"):
+        picture = ElementTree.parse(folder / f"{name}.svg").getroot()
+        assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+        words = "".join(picture.itertext())
+        assert "b" in words.split("}")[-1]  # the key, or the row's name, behind the style
+
+    with pytest.raises(NodeError, match="no results"):
+        grid.done(tmp_path)
+    for name, texts in (("one-0", "these"), ("two-0", "those")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / grid.RESULT).write_text(json.dumps({"texts": texts}))
+    with pytest.raises(NodeError, match="different texts"):
+        grid.done(tmp_path)
 
 
 def test_a_difference_is_called_one_only_when_both_intervals_say_so() -> None:
