@@ -26,9 +26,9 @@ class Meter:
 
     def count(self, usage: Usage) -> None:
         """One answer. Counted by how the conversation grows, so that a server that hides its cache changes nothing."""
-        grown = usage.prompt - self._known
-        self.spent += (grown if grown > 0 else 0) + usage.completion
-        self._known = usage.prompt + usage.completion
+        prompt = usage.prompt or self._known  # not counted where we hung up; the next answer's count makes up for it
+        self.spent += max(0, prompt - self._known) + usage.completion
+        self._known = prompt + usage.completion
         self.usage += usage
         self.turns += 1
 

@@ -66,6 +66,7 @@ class Assembly:
         self.model = ""
         self.failed = ""  # an error in the middle of a stream
         self.chars = 0
+        self.pieces = 0  # that had something in them
         self._calls: dict[int, dict[str, str]] = {}
         self._usage: Mapping[str, Any] = {}
         self._timings: Mapping[str, Any] = {}
@@ -85,6 +86,7 @@ class Assembly:
             self._delta(choice.get("delta") or choice.get("message") or {})
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
+        before = self.chars
         if isinstance(content := delta.get("content"), str):
             self.text.append(content)
             self.chars += len(content)
@@ -98,8 +100,10 @@ class Assembly:
             function = piece.get("function") or {}
             call["name"] = str(function.get("name") or call["name"])
             arguments = function.get("arguments")
-            call["arguments"] += arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
-            self.chars += len(call["arguments"])
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
+            call["arguments"] += written
+            self.chars += len(written)
+        self.pieces += self.chars > before
 
     @property
     def tail(self) -> str:
@@ -123,6 +127,7 @@ class Assembly:
         )
 
     def usage(self, seconds: float) -> Usage:
+        """Where the server counted nothing, because we hung up before it could, each piece is at least one token."""
         usage, timings = self._usage, self._timings
         prompt = number(usage.get("prompt_tokens"))
         cached = number((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
@@ -132,7 +137,7 @@ class Assembly:
         return Usage(
             prompt=prompt,
             cached=min(cached, prompt),
-            completion=number(usage.get("completion_tokens")) or number(timings.get("predicted_n")),
+            completion=number(usage.get("completion_tokens")) or number(timings.get("predicted_n")) or self.pieces,
             seconds=seconds,
             prompt_s=float(timings.get("prompt_ms") or 0) / 1000,
             completion_s=float(timings.get("predicted_ms") or 0) / 1000 or (0.0 if timings else seconds),

@@ -28,7 +28,7 @@ from review_agents.ports import (
     NodeRefused,
     Stopped,
 )
-from review_agents.records import Answer, Message, Question, Role, Tool
+from review_agents.records import Answer, AnswerEnd, Message, Question, Role, Tool
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -174,7 +174,10 @@ class HttpChatModel:
             if cancelled():
                 raise Stopped
             try:
-                return self._run(self._asked(question), cancelled)
+                answer = self._run(self._asked(question), cancelled)
+                if answer.end is AnswerEnd.LOOP:
+                    self._see_it_gone()  # we hung up on it
+                return answer
             except BrokenAnswer:
                 if attempt > 1:
                     raise
@@ -254,7 +257,7 @@ class HttpChatModel:
     # Ending -----------------------------------------------------------------------------------------
 
     def _see_it_gone(self) -> None:
-        """After a cancel: look whether the node has dropped the request, and say so when it has not."""
+        """After we hung up: look whether the node has dropped the request, and say so when it has not."""
         until = time.monotonic() + GONE_WITHIN_S
         busy: bool | None = None
         while time.monotonic() < until:
@@ -262,7 +265,7 @@ class HttpChatModel:
             if not busy:  # None: the endpoint does not tell
                 return
             time.sleep(LOOK_EVERY_S)
-        log.warning("the node still works on a request that was cancelled", node=without_credentials(self._base))
+        log.warning("the node still works on a request that was hung up on", node=without_credentials(self._base))
 
     def is_busy(self) -> bool | None:
         """Whether the node works on something now; None when it does not tell."""

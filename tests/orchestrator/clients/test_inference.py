@@ -226,6 +226,21 @@ def test_a_text_that_runs_in_circles_is_ended_by_the_client() -> None:
     with Endpoint([streamed(*deltas)]) as endpoint:
         answer = model(endpoint, repeats=repeats_itself).ask(question(), cancelled=never)
     assert answer.end is AnswerEnd.LOOP and len(answer.text) < 20_000
+    assert answer.usage.completion == len(answer.text) // len("and so on and on ")  # the server's count never came
+
+
+def test_the_node_must_have_let_go_of_a_text_that_was_ended_for_running_in_circles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from structlog.testing import capture_logs
+
+    from orchestrator.clients import inference
+
+    monkeypatch.setattr(inference, "GONE_WITHIN_S", 0.4)
+    circles = streamed(*[{"content": "and so on and on "}] * 3000)
+    with Endpoint([circles], slots=[{"id": 0, "is_processing": True}]) as endpoint, capture_logs() as logs:
+        model(endpoint, repeats=repeats_itself).ask(question(), cancelled=never)
+    assert any("hung up on" in one["event"] for one in logs)
 
 
 def test_a_cancelled_request_ends_at_once_and_the_server_notices() -> None:
@@ -250,4 +265,4 @@ def test_a_node_that_goes_on_with_a_cancelled_request_is_noticed(monkeypatch: py
         threading.Timer(0.1, cancelled.set).start()
         with pytest.raises(Stopped):
             model(endpoint).ask(question(), cancelled=cancelled.is_set)
-    assert any("still works on a request that was cancelled" in line["event"] for line in logs)
+    assert any("still works on a request that was hung up on" in line["event"] for line in logs)
