@@ -101,7 +101,7 @@ ESCAPES = {
     "the host's files": "cat /etc/shadow DATA/lamplighter.sqlite3 && echo reached",
     "the base copy": "echo x > /base/repo/README.md && echo reached",
     "root": "id -u; su -c id 2>&1; unshare -Ur id 2>&1; mount -t tmpfs x /mnt && echo reached",
-    "many processes": "for n in $(seq 700); do sleep 30 & done 2>/dev/null; echo started",
+    "many processes": "for n in $(seq 700); do sleep 30 & done 2>&-; test $(jobs -pr | wc -l) -ge 700 && echo reached",
     "the clock": "sleep 300",
     "everybody": "kill -9 -1; echo killed",
     "much output": "yes spam | head -c 3000000",
@@ -133,4 +133,5 @@ def test_an_agent_that_tries_to_get_out_of_its_box_does_not(embedded: Service) -
         assert len(result) < 11_000, what
     assert "uid=0" not in results[6] and results[6].splitlines()[2] != "0"
     assert results[8].startswith("Timed out after 1 s")
+    assert "spam" in results[10], "the box outlives a command that kills everybody"
     assert embedded.boxes() == [], "nothing is left of it"

@@ -1,7 +1,9 @@
 """A model that has been turned: it asks for what no agent may have. Nothing of it happens, whatever it says."""
 
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +76,18 @@ def shop(sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     key = tmp_path / "key"
     key.write_text(SECRETS[0])
     shop = thinking(sessions, tmp_path, Script(**{PROVE: SHOUTS}), newcomer=[], correctness=NOTHING)
+    database = f"postgresql+psycopg://lamplighter:{SECRETS[1]}@database/lamplighter"
+    settings = shop.settings.model_copy(update={"model_key_file": key, "database_url": database})
+    shop = replace(shop, settings=settings)
+    assert all(secret in known_to(shop) for secret in SECRETS)
     return shop
+
+
+def known_to(shop: Workshop) -> str:
+    """What a service that is careless could tell: its settings, the files that they name, its environment."""
+    key = shop.settings.model_key_file
+    assert key is not None
+    return f"{shop.settings!r} {key.read_text()} {os.environ}"
 
 
 def reviewed(shop: Workshop, *answers: Answer) -> Any:
