@@ -249,7 +249,7 @@ def wait_or_give_up(job: Job, focus: Focus, error: NodeAway, recorded: tuple[Can
     patience = timedelta(minutes=job.shop.settings.node_patience_minutes)
     if started is None or job.shop.clock() - started < patience:
         raise error
-    return without_node(focus, f"the node stayed away longer than {patience}: {error}", recorded)
+    return without_node(focus, f"the node was away {patience} after the start of the review: {error}", recorded)
 
 
 def without_node(focus: Focus, reason: str, recorded: tuple[Candidate, ...]) -> FocusResult:

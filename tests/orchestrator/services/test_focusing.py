@@ -416,7 +416,7 @@ def test_a_node_that_stays_away_ends_the_focuses_and_the_evidence_is_filed(
     working.work(shop)
     page = reviews.get(shop, page.row.id)
     assert page.row.state is ReviewState.DONE and len(page.findings) == 1
-    assert "stayed away longer than 12:00:00: no route" in step(page, "focus:newcomer").reason
+    assert "was away 12:00:00 after the start of the review: no route" in step(page, "focus:newcomer").reason
 
 
 def test_a_waiting_review_can_be_cancelled(shop: Workshop) -> None:
