@@ -65,7 +65,7 @@ def review_with_agents(
     node: Annotated[str, typer.Option(help="OpenAI-compatible endpoint.")] = "",
     model: Annotated[str, typer.Option(help="Model to ask for.")] = "",
     focus: Annotated[str, typer.Option(help="Focuses, separated by commas.")] = "",
-    only: Annotated[str, typer.Option(help="Repos, separated by commas.")] = "",
+    only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
     repos: Bench = DEFAULT_BENCH,
     keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
     recordings: Annotated[Path | None, typer.Option(help="Play NAME.json of this folder instead of a node.")] = None,
@@ -121,7 +121,7 @@ def measure_prefix() -> None:
 
 @app.command("overhead")
 def measure_overhead(repos: Bench = DEFAULT_BENCH) -> None:
-    """What a review costs beside the repo's own commands, and how long pages take on the server."""
+    """What a review costs beside the repo's own commands."""
     show("overhead", overhead.run(checked(repos)))
 
 

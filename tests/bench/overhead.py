@@ -14,7 +14,7 @@ from pathlib import Path
 from orchestrator import wiring
 from orchestrator.services.workshop import never
 from orchestrator.settings import load
-from tests.bench import figures, pages
+from tests.bench import figures
 from tests.bench.reviewing import HASTE, made_repos, reviewed
 from tests.support.docker_engine import docker_engine
 from tests.support.standin_images import ensure_sandbox_image
@@ -27,12 +27,11 @@ where steps.name = 'record' order by reviews.created_at desc limit 1
 
 
 def run(bench: Path) -> dict[str, float]:
-    """Seconds by sandbox and milliseconds by page; writes docs/figures/overhead.json."""
+    """Seconds by sandbox; writes docs/figures/overhead.json."""
     measured = own_seconds(bench, "bubblewrap", {})
     with engine() as settings:
         measured |= own_seconds(bench, "docker", settings)
-    measured |= pages.run(keep=False)
-    figures.record("overhead", measured, libraries=("sqlalchemy", "jinja2", "fastapi"))
+    figures.record("overhead", measured, libraries=("sqlalchemy",))
     return measured
 
 

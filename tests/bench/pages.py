@@ -40,8 +40,8 @@ SCROLL_S = 6
 SMOOTH_MS = 1000 / 30  # a frame that takes longer is seen to stutter
 
 
-def run(*, keep: bool = True) -> dict[str, float]:
-    """Milliseconds by page. `keep` writes docs/figures/pages.json."""
+def run() -> dict[str, float]:
+    """Milliseconds by page; writes docs/figures/pages.json."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/lamplighter.sqlite3"
         upgrade(url)
@@ -65,8 +65,7 @@ def run(*, keep: bool = True) -> dict[str, float]:
         client.close()
         sessions.close()
     figures |= of_measurements()
-    if keep:
-        record("pages", figures, libraries=("fastapi", "jinja2", "sqlalchemy"))
+    record("pages", figures, libraries=("fastapi", "jinja2", "sqlalchemy"))
     return figures
 
 
@@ -204,8 +203,3 @@ def milliseconds(work: Callable[[], None], clock: Callable[[], float]) -> float:
     begun = clock()
     work()
     return (clock() - begun) * 1000
-
-
-if __name__ == "__main__":
-    for name, figure in run(keep=False).items():
-        print(f"{name:24} {figure:8.1f}")

@@ -342,14 +342,14 @@ def claims() -> list[tuple[Candidate, int, Lifecycle]]:
     ]  # fmt: skip
 
 
-PROBES = {
-    "install": ("passed", 70.6, "Installed spanparse 0.5.0 with Python 3.13.0, 2 distributions in /venv/plain."),
+PROBES = {  # NAME and MODULE stand for the repo's
+    "install": ("passed", 70.6, "Installed NAME 0.5.0 with Python 3.13.0, 2 distributions in /venv/plain."),
     "wheel": ("failed", 4.3, "24 files installed, 1 problem."),
     "dependencies": ("passed", 0.9, "14 modules imported, 0 that nothing declares."),
     "entry_points": ("passed", 14.1, "1 program, 9 calls, 0 problems."),
     "readme": ("failed", 41.6, "14 of 17 examples on 2 pages ran: 9 as shown, 3 otherwise."),
     "tests": ("passed", 3.1, "63 of 63 tests passed in 2.9 s."),
-    "profile": ("passed", 3.2, "2.5 s profiled; hottest is format_clock with 23 %."),
+    "profile": ("passed", 3.2, "2.5 s profiled; hottest is main with 23 %."),
 }
 
 
@@ -360,11 +360,12 @@ def steps(db: Session, review: Review, *, until: str = "", shown: bool = True) -
     """All steps of a review, or those before the one that runs now (with `shown`; else it has not begun either)."""
     begun = review.started_at or NOON
     running = False
+    repo = db.get_one(Repo, review.repo_id).name
     names = ("checkout", "prepare", *(f"probe:{probe}" for probe in PROBES), "merge", "record")
     for position, name in enumerate(names):
         probe = name.partition(":")[2]
         word, seconds, summary = PROBES.get(probe, ("passed", 1.2, ""))
-        summary = summary or {"checkout": "17 files", "merge": "1 new; 5 open"}.get(name, "")
+        summary = named(summary or {"checkout": "17 files", "merge": "1 new; 5 open"}.get(name, ""), repo)
         running = running or (name == until and not shown)
         now = name == until and shown
         state = StepState.RUNNING if now else StepState.PENDING if running else StepState.DONE
@@ -380,16 +381,20 @@ def steps(db: Session, review: Review, *, until: str = "", shown: bool = True) -
             ended_at=begun + timedelta(seconds=seconds) if state is StepState.DONE else None, **changed,
         )  # fmt: skip
         if until and state is not StepState.PENDING:
-            make_chunk(db, step, LOGS.get(name, f"{summary}\n"))
+            make_chunk(db, step, named(LOGS.get(name, f"{summary}\n"), repo))
+
+
+def named(text: str, repo: str) -> str:
+    return text.replace("NAME", repo).replace("MODULE", repo.replace("-", "_"))
 
 
 LOGS = {
     "checkout": "commit eced0e7c22ea of 2025-02-17, 17 files\n",
     "prepare": "$ python3 -m venv --clear /venv/plain\n[exit status 0, 5.4 s]\n$ pip install .\n"
-    "Processing /job/repo\nBuilding wheel for embercache (pyproject.toml): finished with status 'done'\n"
-    "Successfully installed embercache-1.4.2\n[exit status 0, 21.9 s]\n",
-    "probe:readme": "README.md:11  from embercache import Cache\nREADME.md:14  as shown\nREADME.md:19  as shown\n"
-    "README.md:23  $ embercache stats --json\nREADME.md:24  \x1b[31motherwise\x1b[0m: exit status 2\n"
+    "Processing /job/repo\nBuilding wheel for NAME (pyproject.toml): finished with status 'done'\n"
+    "Successfully installed NAME-0.5.0\n[exit status 0, 21.9 s]\n",
+    "probe:readme": "README.md:11  from MODULE import main\nREADME.md:14  as shown\nREADME.md:19  as shown\n"
+    "README.md:23  $ NAME --json\nREADME.md:24  \x1b[31motherwise\x1b[0m: exit status 2\n"
     "docs/usage.md:8  as shown\ndocs/usage.md:15  ran\n",
 }
 

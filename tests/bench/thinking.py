@@ -45,6 +45,7 @@ def run(
     """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead.
 
     `exports_in` has the exports of reviews that were made at the commit `made_at` (NAME.json): they are only scored.
+    With `only`, nothing is recorded.
     """
     with reviewing.folder(keep) as work:
         repos = [repo for repo in reviewing.made_repos(bench, work, fixed=False) if not only or repo.name in only]
@@ -78,9 +79,10 @@ def run(
             print(f"to judge: {repo} {finding['fingerprint']} {finding['title']}")
     name = model_of(exports)
     note = f"{BY_HAND} {UNPLANTED}" if BY_HAND_NAME in name else UNPLANTED
-    figures.record(
-        "review-bench-agents", result, measured_at=made_at, model=name, focuses=focuses_of(exports), note=note
-    )
+    if not only:
+        figures.record(
+            "review-bench-agents", result, measured_at=made_at, model=name, focuses=focuses_of(exports), note=note
+        )
     return result
 
 
