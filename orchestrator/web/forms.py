@@ -1,6 +1,6 @@
 """Form fields as text to values, with messages for the field that is wrong."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from uuid import UUID
 
@@ -17,6 +17,16 @@ class Fields(BaseModel):
     @property
     def names(self) -> Collection[str]:
         return type(self).model_fields
+
+
+class Wishes(Fields):
+    """What is asked of a review, now or round by round."""
+
+    ref: str = ""
+    focuses: Sequence[str] = ()
+    profile: str = ""
+    flavour: str = ""
+    budget_minutes: str = ""
 
 
 def whole_number(field: str, given: str, *, least: int = 1, most: int = 10**9) -> int | None:

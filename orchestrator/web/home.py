@@ -1,6 +1,6 @@
 """The first page: the form that starts a review, what runs now, what comes tonight."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
@@ -10,7 +10,7 @@ from orchestrator.services import judging, memos, reviews, schedules, submitting
 from orchestrator.services.errors import BadInput
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
-from orchestrator.web.forms import TICKED, Fields
+from orchestrator.web.forms import TICKED, Wishes
 from orchestrator.web.render import THEME_COOKIE, THEMES, is_ours, page
 from orchestrator.web.security import is_secure
 
@@ -19,13 +19,8 @@ YEAR_S = 365 * 24 * 3600
 Text = Annotated[str, Form()]
 
 
-class SubmitForm(Fields):
+class SubmitForm(Wishes):
     target: str = ""
-    ref: str = ""
-    focuses: Sequence[str] = ()
-    profile: str = ""
-    flavour: str = ""
-    budget_minutes: str = ""
     budget_tokens: str = ""
     agents: str = ""
     force: str = ""

@@ -1,6 +1,6 @@
 """Rounds: what comes tonight, what came last night, and planning when a repo comes round by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 from uuid import UUID
@@ -14,7 +14,7 @@ from orchestrator.services.errors import BadInput
 from orchestrator.services.views import ScheduleKind, ScheduleRow
 from orchestrator.web import forms
 from orchestrator.web.deps import Shop
-from orchestrator.web.forms import TICKED, Fields
+from orchestrator.web.forms import TICKED, Wishes
 from orchestrator.web.render import page
 
 router = APIRouter()
@@ -26,17 +26,12 @@ def zones() -> list[str]:
     return sorted(zone for zone in available_timezones() if "/" in zone or zone == "UTC")
 
 
-class ScheduleForm(Fields):
+class ScheduleForm(Wishes):
     repo: str = ""  # of a new one only
     kind: str = "nightly"
     at: str = ""
     zone: str = ""
     pause_minutes: str = ""
-    ref: str = ""
-    focuses: Sequence[str] = ()
-    profile: str = ""
-    flavour: str = ""
-    budget_minutes: str = ""
     skip_unchanged: str = ""
     enabled: str = ""
 

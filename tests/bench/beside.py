@@ -25,9 +25,8 @@ import pyperf
 from scipy import stats
 
 from orchestrator.measure import protocol
-from orchestrator.measure.records import Block, Outcome
+from orchestrator.measure.records import Block, Outcome, Side
 from orchestrator.measure.verdict import Compared, Void, compared, is_candidate, settled
-from orchestrator.sandbox.stopwatch import REPEATS
 from review_agents.records import Session, Verdict
 from tests.bench import figures, power
 
@@ -114,17 +113,10 @@ def gated(sessions: Sequence[Session], start: int) -> Outcome:
 
     def block(which: Block) -> Compared | Void:
         nonlocal at
-        sides: dict[str, list[float]] = {"base": [], "head": []}
-        for turn in protocol.turns(which):
-            for _ in range(REPEATS + 1):
-                session = sessions[at % len(sessions)]
-                at += 1
-                if not session.void:
-                    break
-            else:
-                return Void(session.reason)
-            sides[str(turn.side)].append(session.value)
-        return compared(sides["base"], sides["head"], power.WALL)
+        sides, at = power.taken(sessions, at, which)
+        if isinstance(sides, Void):
+            return sides
+        return compared(sides[Side.BASE], sides[Side.HEAD], power.WALL)
 
     screen = block(Block.SCREEN)
     again = isinstance(screen, Compared) and is_candidate(screen)

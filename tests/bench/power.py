@@ -302,7 +302,16 @@ def disturbed_trials(sessions: Sequence[Session], trials: int, random: np.random
 def disturbed_block(
     sessions: Sequence[Session], block: Block, change: float, random: np.random.Generator
 ) -> Compared | Void:
-    at = int(random.integers(len(sessions)))
+    sides, _ = taken(sessions, int(random.integers(len(sessions))), block)
+    if isinstance(sides, Void):
+        return sides
+    return compared(sides[Side.BASE], [value * (1 + change) for value in sides[Side.HEAD]], WALL)
+
+
+def taken(sessions: Sequence[Session], start: int, block: Block) -> tuple[dict[Side, list[float]] | Void, int]:
+    """What a block takes of recorded sessions from there on, going round, and where the next one begins. Void sessions
+    are repeated; after some repeats the block is void."""
+    at = start
     sides: dict[Side, list[float]] = {Side.BASE: [], Side.HEAD: []}
     for turn in protocol.turns(block):
         for _ in range(REPEATS + 1):
@@ -311,6 +320,6 @@ def disturbed_block(
             if not session.void:
                 break
         else:
-            return Void(session.reason)
-        sides[turn.side].append(session.value * (1 + change if turn.side is Side.HEAD else 1))
-    return compared(sides[Side.BASE], sides[Side.HEAD], WALL)
+            return Void(session.reason), at
+        sides[turn.side].append(session.value)
+    return sides, at
