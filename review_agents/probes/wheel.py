@@ -63,7 +63,7 @@ def probe(workspace: Workspace, repo: Repo, prepared: Prepared) -> ProbeResult:
         mine = [item for item in imports if belongs(item.path, one, tree)]
         absent = absent_files(one, tree)
         facts[one.name] = {"files": len(one.files), "not_shipped": sorted(absent)[:200]}
-        candidates.extend(missing_modules(workspace, one, mine, tree))
+        candidates.extend(missing_modules(workspace, one, mine, tree) or missing_whole(workspace, one, tree))
         candidates.extend(missing_data(workspace, one, absent, tree))
         candidates.extend(missing_marker(one, tree))
         candidates.extend(too_new_syntax(workspace, one, tree))
@@ -150,6 +150,24 @@ def missing_modules(
     return found
 
 
+def missing_whole(workspace: Workspace, one: Distribution, tree: SourceTree) -> list[Candidate]:
+    """The module that bears the distribution's name, where the wheel has no module at all: pip is content with that."""
+    if one.import_packages:
+        return []
+    module = re.sub(r"[-_.]+", "_", one.name).lower()
+    for root in (one.root, under(one.root, "src")):
+        files = [under(root, name) for name in (f"{module}/__init__.py", f"{module}.py")]
+        path = next((file for file in files if file in tree.tracked), "")
+        error = differs(workspace, f"import {module}", root) if path else None
+        if error and "No module named" in error:
+            where = documented_import(module, tree)
+            place, who = (
+                (where, f"{where.file} imports it") if where else (tree.place(path), "nothing else is installed")
+            )
+            return [missing_module(one, module, root, (f"import {module}", place, who), error, tree)]
+    return []
+
+
 def tops(modules: Iterable[str]) -> list[str]:
     """Without those that lie below another missing one: a package left out is one fault."""
     names = sorted(modules)
@@ -224,7 +242,7 @@ def missing_module(
             f"After a normal installation `{code}` ends with `{error}`; from the source tree it works. "
             f"The list of packages in the build configuration ({manifest_of(one, tree)}) leaves it out."
         ),
-        severity=Severity.HIGH,
+        severity=Severity.HIGH if one.import_packages else Severity.CRITICAL,
         places=tuple(filter(None, [manifest_place(one, tree), place])),
         reproduction=proof(code, root, error, f"`{module}` can be imported after `pip install .`"),
         shape=f"missing {module}",
