@@ -11,6 +11,7 @@ from typing import Protocol
 from review_agents.records import Answer, Candidate, Entry, EntryKind, Message, Role, ToolCall
 
 UNFINISHED = "The container was reset before this call came to its end."
+JOINED = {(Role.USER, Role.USER), (Role.ASSISTANT, Role.ASSISTANT), (Role.TOOL, Role.USER)}  # neighbours, as sent
 
 
 class Keep(Protocol):
@@ -51,7 +52,7 @@ class Conversation:
         self._take(Entry(kind=EntryKind.SAID, message=message), candidate)
 
     def tell(self, text: str) -> None:
-        """A message of ours to the model."""
+        """A message of ours to the model. Behind a tool's result it is sent as the end of that (`for_wire`)."""
         self.say(Message(role=Role.USER, text=text))
 
     def note(self, text: str) -> None:
@@ -96,7 +97,12 @@ def unanswered(history: Sequence[Message]) -> tuple[ToolCall, ...]:
 
 
 def for_wire(history: Sequence[Message]) -> tuple[Message, ...]:
-    """As sent: neighbours of the same role, which strict chat templates refuse, are one message.
+    """As sent: neighbours of the same role, which strict chat templates refuse, are one message, and what we say right
+    behind a tool's result goes with that result.
+
+    The latter because templates of thinking models write the answers before the last message of a user without their
+    thoughts. A new one there changes every answer since the one before, and the node has to read all that came after
+    the first of them again; words within a result cost themselves only.
 
     Joining is done the same way each time, so what was sent before stays the beginning of what is sent later, except
     that a last message of ours may have grown; then the model has not answered it yet.
@@ -104,7 +110,7 @@ def for_wire(history: Sequence[Message]) -> tuple[Message, ...]:
     joined: list[Message] = []
     for message in history:
         last = joined[-1] if joined else None
-        if last is not None and last.role is message.role and message.role in (Role.USER, Role.ASSISTANT):
+        if last is not None and (last.role, message.role) in JOINED:
             texts = [text for text in (last.text, message.text) if text]
             joined[-1] = last.model_copy(update={"text": "\n\n".join(texts), "calls": last.calls + message.calls})
         else:

@@ -208,9 +208,7 @@ class Loop:
                     return None
             except BrokenAnswer as error:
                 self.meter.turns += 1
-                self.could_not(
-                    render("malformed", problem="The server could not read the call that you wrote."), str(error)
-                )
+                self.could_not(render("unread"), str(error))
                 return None
             except NodeRefused as error:
                 self.end(FocusState.NODE_FAILED, str(error))
@@ -272,10 +270,15 @@ class Loop:
         self.talk.say(Message(role=Role.ASSISTANT, text=kept or "(An answer that could not be read.)"))
 
     def could_not(self, words: str, reason: str, *, malformed: bool = True) -> None:
+        """Say why an answer was not carried out.
+
+        An answer without a call has no result that could carry the words, and an answer must follow on something of
+        ours, so they are a message of the user: a thinking model's template then writes all answers since the last
+        such message anew, and the node reads again what came after the first of them. That is the price of a turn
+        without a call. Where the server gave no answer at all, they go with what stands last.
+        """
         self.malformed += malformed
         self.failures += 1
-        if self.talk.history[-1].role is not Role.ASSISTANT:
-            self.put_back("")
         if self.watch.failed() == "stop":
             self.end(FocusState.STUCK, f"{self.failures} answers in a row could not be carried out; the last: {reason}")
             return
@@ -310,12 +313,11 @@ class Loop:
                 note = self.judge_repetition(call, result)
             also = self.left_over(read, len(wanted)) if at == last else ""
             left = self.turns_left() if at == last and self.ended is None else ""
-            # Notes go with the result: a message of ours would make thinking models' templates render earlier turns
-            # anew, and the node would have to read them again.
+            # Notes go with the result that they are about.
             self.give(call, "\n\n".join(part for part in (result, note, also, left) if part), candidate)
 
     def turns_left(self) -> str:
-        """Now and then, and when few are left; with a result, because what stands in the history never changes."""
+        """Now and then, and when few are left."""
         budget = self.task.focus.budget
         left = budget.turns - self.meter.turns
         if "conclude" in self.told or (self.meter.turns % EVERY_TURNS and left != budget.conclude_turns + FEW_TURNS):
@@ -333,7 +335,11 @@ class Loop:
         return "\n\n".join(parts)
 
     def give(self, call: ToolCall, result: str, candidate: Candidate | None) -> None:
-        """The result into the history; a candidate is stored together with it."""
+        """The result into the history; a candidate is stored together with it.
+
+        In the plain-text protocol it is a message of the user: thinking models' templates then write the one answer
+        before it without its thoughts, so the node reads that answer again, each turn, and nothing else.
+        """
         if self.native:
             message = Message(role=Role.TOOL, text=result, call_id=call.id, name=call.name)
         else:

@@ -22,6 +22,7 @@ from review_agents.ports import (
 from review_agents.records import (
     Answer,
     AnswerEnd,
+    Entry,
     EntryKind,
     FocusState,
     Measurement,
@@ -265,8 +266,8 @@ def test_the_turns_that_are_left_are_told_with_a_result_every_ten_and_when_few_a
     hand = Hand(says=lambda c: Ran(exit=0, head=c))
     steps = [calls(("run", {"command": f"ls {n}"}), ("run", {"command": f"pwd {n}"})) for n in range(24)]
     played = play([*steps, DONE], budget={"turns": 25, "conclude_turns": 3}, hand=hand)
-    told = [message.text.rpartition("\n")[2] for message in played.last_question if message.role is Role.TOOL]
-    assert {at: text for at, text in enumerate(told) if text.startswith("(")} == {
+    told = [message.text.splitlines() for message in played.last_question if message.role is Role.TOOL]
+    assert {at: line for at, lines in enumerate(told) for line in lines if line.startswith("(")} == {
         19: "(15 of 25 turns are left, the last 3 only for recording.)",
         37: "(6 of 25 turns are left, the last 3 only for recording.)",
         39: "(5 of 25 turns are left, the last 3 only for recording.)",
@@ -524,15 +525,15 @@ def test_a_node_that_refuses_ends_the_focus_with_its_words() -> None:
 
 def test_a_node_that_goes_away_leaves_a_conversation_that_goes_on_where_it_was() -> None:
     model = ScriptedModel([LOOK, call("record_finding", **finding()), NodeAway("connection refused")])
-    entries: list = []  # type: ignore[type-arg]
+    entries: list[Entry] = []
     with pytest.raises(NodeAway):
-        play_into(entries, model)
+        play(model, entries=entries)
     kept = [entry for entry in entries if entry.kind is not EntryKind.NOTED]
     candidates = play([call("record_finding", **finding()), DONE]).result.candidates
     again = play([call("record_finding", **finding()), DONE], earlier=kept, recorded=candidates)
     assert again.result.state is FocusState.FINISHED and len(again.result.candidates) == 1
-    first = again.model.asked[0].messages
-    assert first[-1].text.endswith("Go on where you were.") and "Stored as finding 1" in first[-2].text
+    last = again.model.asked[0].messages[-1].text
+    assert last.startswith("Stored as finding 1") and last.endswith("Go on where you were.")
     assert again.result.turns == 4, "turns before the interruption count"
     assert no_broken_call_was_sent(again)
 
@@ -542,21 +543,6 @@ def test_a_crash_between_a_call_and_its_result_leaves_no_call_unanswered() -> No
     calls_at = next(at for at, entry in enumerate(entries) if entry.message and entry.message.calls)
     again = play([DONE], earlier=entries[: calls_at + 2])  # the first result came, the second did not
     assert "reset before this call came to its end" in again.told and no_broken_call_was_sent(again)
-
-
-def play_into(entries: list, model: ScriptedModel) -> None:  # type: ignore[type-arg]
-    from review_agents import material
-    from review_agents.focus import builtin
-    from review_agents.limits import Meter
-    from review_agents.loop import Task, World, review
-    from tests.support import agents
-
-    focus = builtin()["correctness"]
-    opening = material.opening(agents.repo(), agents.results(), agents.FILES.get, focus=focus, mark="m", native=True)
-    task = Task(focus, opening, model.ability(cancelled=lambda: False), "m", control="true")
-    keep = lambda entry, candidate=None: entries.append(entry)  # noqa: E731
-    world = World(model, agents.Hand(), agents.FILES.get, keep, Ticks(0.0))
-    review(task, world, Meter(focus.budget, Ticks(0.0), seconds=1000))
 
 
 # The plain-text protocol ---------------------------------------------------------------------

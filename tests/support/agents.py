@@ -150,8 +150,9 @@ def play(
     documents: Mapping[str, str] | None = None,
     seconds: float = 10_000,
     clock: Callable[[], float] | None = None,
+    entries: list[Entry] | None = None,
 ) -> Played:
-    """One focus from beginning to end over a scripted model."""
+    """One focus from beginning to end over a scripted model. `entries` has what was said when it breaks off."""
     focus = focus or builtin()["correctness"]
     if budget:
         focus = focus.model_copy(update={"budget": Budget(**{**focus.budget.model_dump(), **budget})})
@@ -161,7 +162,7 @@ def play(
         else ScriptedModel(steps, native_tools=native, context_tokens=context_tokens)
     )
     hand = hand or Hand(files=dict(files))
-    entries: list[Entry] = []
+    entries = [] if entries is None else entries
     kept: list[Candidate] = []
 
     def keep(entry: Entry, candidate: Candidate | None = None) -> None:
