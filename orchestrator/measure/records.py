@@ -30,6 +30,11 @@ class Metric:
     unit: Unit
     floor: float  # absolute, in `unit`: what moved less is no change, whatever its share
 
+    @property
+    def own(self) -> bool:
+        """Whether it is a figure of the benchmark's own."""
+        return self.unit is Unit.SECONDS and self.name != ""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -158,7 +163,7 @@ class Grown:
     function: str
     file: str
     line: int | None
-    base_s: float  # own time, of what the metric counts
+    base_s: float  # own time, of what the metric counts; or a share of all, where `Why.shares` says so
     head_s: float
 
     @property
@@ -175,6 +180,7 @@ class Why:
     head_stacks: Mapping[str, float] = field(default_factory=dict)
     dependencies: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # name -> version at base, at head
     problem: str = ""  # why there is no profile
+    shares: bool = False  # the samples are of several figures together, so that no function has a part of one of them
 
 
 @dataclass(frozen=True, slots=True)

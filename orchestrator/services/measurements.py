@@ -7,21 +7,22 @@ Reading takes a fixed number of queries, whatever number of benchmarks a repo ha
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy.orm import Session as Database
 
 from orchestrator.measure.machine_key import changed_dependencies
 from orchestrator.measure.profiles import by_function, parts
+from orchestrator.measure.records import Series
 from orchestrator.services import histories
 from orchestrator.services.errors import NotThere, UnknownRepo, UnknownReview
 from orchestrator.services.histories import FalseAlarms, Step
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import comparisons, measurements, repos, reviews
-from orchestrator.store.comparisons import Told
+from orchestrator.store.comparisons import Explained, Told
 from orchestrator.store.measurements import Night as Night
 from review_agents.records import Verdict
 
@@ -29,6 +30,7 @@ NEWEST = histories.NEWEST  # measurements on one page; older ones are in the fil
 SHOWN_NIGHTS = 200  # newest nights of a benchmark that are listed on its page
 SHOWN_SESSIONS = 60  # newest nights of a benchmark whose sessions are shown one by one
 SHOWN_VERDICTS = 60
+Grouped = Mapping[tuple[str, str], Mapping[str, Sequence[Night]]]  # nights by name and unit, then by machine key
 Around = Mapping[tuple[str, str, datetime], Any]  # name, machine key and time of a night -> its Surroundings in JSON
 
 
@@ -69,7 +71,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Grew:
-    """A function by profile; times are its own, in what the benchmark's figure counts."""
+    """A function by profile; times are its own, in what the figure counts, or shares of all of the benchmark's."""
 
     function: str
     file: str
@@ -92,19 +94,21 @@ class Compared:
     same_code: bool  # a pair of equal code: an alarm would be a false one
     at: datetime
     verdict: Verdict
-    reason: str
     ratio: float | None  # head over base; None where there is no number
     low: float | None  # of its interval
     high: float | None
-    within: float | None  # with "no change": the share that the true change stays below
-    base: float | None  # medians
-    head: float | None
-    sessions: int  # on each side, in the block that is quoted
-    confirmed: bool  # a second, independent block was measured
     void: int
-    grew: tuple[Grew, ...]
-    dependencies: Mapping[str, tuple[str, str]]  # version at base and at head, of those that differ
-    profiled: bool
+    # And what takes longer to read, which some pages show of a few only:
+    reason: str = ""
+    within: float | None = None  # with "no change": the share that the true change stays below
+    base: float | None = None  # medians
+    head: float | None = None
+    sessions: int = 0  # on each side, in the block that is quoted
+    confirmed: bool = False  # a second, independent block was measured
+    grew: tuple[Grew, ...] = ()
+    shares: bool = False  # what `grew` counts in
+    dependencies: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # at base and head, of those that differ
+    profiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,27 +165,41 @@ class Profile:
     base_stacks: Mapping[str, float]
     head_stacks: Mapping[str, float]
     functions: tuple[Grew, ...]  # all that take a noticeable part on either side, what grew most first
+    shares: bool = False  # it is of several figures together: functions have shares of that, and no part of this one
+
+    def whole(self, side: str) -> float:
+        """What all functions of a side come to."""
+        return 1.0 if self.shares else self.head if side == "head" else self.base
+
+    @property
+    def parts_unit(self) -> str:
+        return "share" if self.shares else self.unit
 
 
 # A repo's benchmarks --------------------------------------------------------------------------
 
 
-def get(shop: Workshop, repo_id: UUID, *, ids: bool = True) -> Measurements:
-    """Without `ids` nights do not say which measurement of which review they are, and come faster."""
+def get(shop: Workshop, repo_id: UUID, *, ids: bool = True, explained: int | None = None) -> Measurements:
+    """Without `ids` nights do not say which measurement of which review they are, and come faster.
+
+    explained   how many verdicts, by weight, come with all that is known of them; None: every one
+    """
     with shop.sessions.reading() as db:
         name = name_of(db, repo_id)
         nights = measurements.nights(db, repo_id, newest=NEWEST, ids=ids)
         confirmed = comparisons.change_points(db, repo_id)
         last = comparisons.newest_review(db, repo_id)
         told = comparisons.told(db, last) if last else ()
-        around = surroundings(db, repo_id, nights)
-    steps = histories.steps_of(histories.lines(nights), confirmed)
+        more = comparisons.explained(db, [one.id for one in by_weight(told)[:explained]]) if told else {}
+        grouped = by_key(nights)
+        around = surroundings(db, repo_id, grouped)
+    steps = histories.steps_of(series(grouped), confirmed)
     return Measurements(
         repo_id=repo_id,
         repo_name=name,
-        benchmarks=benchmarks(nights, steps, around),
+        benchmarks=benchmarks(grouped, steps, around),
         steps=steps,
-        compared=tuple(map(compared, told)),
+        compared=tuple(compared(one, more.get(one.id)) for one in told),
         false_alarms=histories.false_alarms(shop),
         complete=len(nights) < NEWEST,
     )
@@ -194,21 +212,32 @@ def name_of(db: Database, repo_id: UUID) -> str:
     return repo.name
 
 
-def benchmarks(nights: Sequence[Night], steps: Sequence[Step], around: Around) -> tuple[Benchmark, ...]:
-    """By name and unit; nights come oldest first, steps newest first."""
-    lines: dict[tuple[str, str], dict[str, list[Night]]] = {}
+def by_key(nights: Iterable[Night]) -> Grouped:
+    """By name and unit, and in each by machine key, in the order in which keys came up. Nights come oldest first."""
+    found: dict[tuple[str, str], dict[str, list[Night]]] = {}
     for night in nights:
-        lines.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, []).append(night)
+        found.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, []).append(night)
+    return dict(sorted(found.items()))
+
+
+def series(grouped: Grouped) -> Iterator[Series]:
+    for (name, unit), keys in grouped.items():
+        for key, nights in keys.items():
+            yield Series(name, unit, key, tuple(nights))
+
+
+def benchmarks(grouped: Grouped, steps: Sequence[Step], around: Around) -> tuple[Benchmark, ...]:
+    """By name and unit; steps come newest first."""
     moved: dict[tuple[str, str], list[Step]] = {}
     for step in reversed(steps):
         moved.setdefault((step.point.name, step.point.unit), []).append(step)
     return tuple(
         Benchmark(name, unit, tuple(told_apart(keys, around)), tuple(moved.get((name, unit), ())))
-        for (name, unit), keys in sorted(lines.items())
+        for (name, unit), keys in grouped.items()
     )
 
 
-def told_apart(keys: Mapping[str, list[Night]], around: Around) -> Iterator[Line]:
+def told_apart(keys: Mapping[str, Sequence[Night]], around: Around) -> Iterator[Line]:
     before: tuple[str, Any] | None = None
     for key, nights in keys.items():
         now = key, around.get(place(nights[0]))
@@ -216,12 +245,9 @@ def told_apart(keys: Mapping[str, list[Night]], around: Around) -> Iterator[Line
         before = now
 
 
-def surroundings(db: Database, repo_id: UUID, nights: Iterable[Night]) -> Around:
+def surroundings(db: Database, repo_id: UUID, grouped: Grouped) -> Around:
     """What was around the first night under each key, of benchmarks that have more than one."""
-    first: dict[tuple[str, str], dict[str, datetime]] = {}
-    for night in nights:
-        first.setdefault((night.name, night.unit), {}).setdefault(night.machine_key, night.at)
-    wanted = {at for keys in first.values() if len(keys) > 1 for at in keys.values()}
+    wanted = {nights[0].at for keys in grouped.values() if len(keys) > 1 for nights in keys.values()}
     return measurements.surroundings(db, repo_id, wanted) if wanted else {}
 
 
@@ -265,18 +291,20 @@ def benchmark(shop: Workshop, repo_id: UUID, name: str, *, ids: bool = True) -> 
         name = nights[0].name  # as it is stored, where a very long one is cut
         confirmed = [row for row in comparisons.change_points(db, repo_id) if row.name == name]
         told = comparisons.told_of_name(db, repo_id, name, newest=SHOWN_VERDICTS)
-        steps = histories.steps_of(histories.lines(nights), confirmed)
+        more = comparisons.explained(db, [one.id for one in told])
+        grouped = by_key(nights)
+        steps = histories.steps_of(series(grouped), confirmed)
         edges = {at for step in steps for at in (step.point.from_at, step.point.to_at)}
-        beside = {**surroundings(db, repo_id, nights), **measurements.surroundings(db, repo_id, edges, name)}
+        beside = {**surroundings(db, repo_id, grouped), **measurements.surroundings(db, repo_id, edges, name)}
         sessions = measurements.sessions_of(db, [night.id for night in nights[-SHOWN_SESSIONS:] if night.id])
     # The unit of a name may have changed; the one used last is the one to show.
-    found = next(one for one in benchmarks(nights, steps, beside) if one.unit == nights[-1].unit)
+    found = next(one for one in benchmarks(grouped, steps, beside) if one.unit == nights[-1].unit)
     return BenchmarkPage(
         repo_id=repo_id,
         repo_name=repo_name,
         benchmark=found,
         steps=tuple(step_beside(step, beside) for step in reversed(found.steps)),
-        compared=tuple(map(compared, told)),
+        compared=tuple(compared(one, more.get(one.id)) for one in told),
         sessions={id: tuple(one["value"] for one in every if not one["void"]) for id, every in sessions.items()},
         complete=len(nights) < NEWEST,
     )
@@ -302,13 +330,13 @@ def of_review(shop: Workshop, review_id: UUID) -> tuple[Compared, ...]:
     with shop.sessions.reading() as db:
         if reviews.get(db, review_id) is None:
             raise UnknownReview(review_id)
-        return tuple(map(compared, comparisons.told(db, review_id)))
+        told = comparisons.told(db, review_id)
+        more = comparisons.explained(db, [one.id for one in told])
+        return tuple(compared(one, more.get(one.id)) for one in told)
 
 
-def compared(told: Told) -> Compared:
-    outcome = mapping(told.outcome)
-    block = mapping(outcome.get("confirm") or outcome.get("screen"))
-    return Compared(
+def compared(told: Told, more: Explained | None) -> Compared:
+    short = Compared(
         review_id=told.review_id,
         name=told.name,
         kind=told.kind,
@@ -319,21 +347,31 @@ def compared(told: Told) -> Compared:
         same_code=told.same_code,
         at=told.at,
         verdict=told.verdict,
-        reason=str(outcome.get("reason", "")),
         ratio=told.ratio,
         low=told.low,
         high=told.high,
+        void=told.void,
+    )
+    return short if more is None else with_reasons(short, more)
+
+
+def with_reasons(short: Compared, more: Explained) -> Compared:
+    outcome = mapping(more.outcome)
+    block = mapping(outcome.get("confirm") or outcome.get("screen"))
+    return replace(
+        short,
+        reason=str(outcome.get("reason", "")),
         within=outcome.get("within"),
         base=block.get("base"),
         head=block.get("head"),
         sessions=block.get("sessions", 0),
         confirmed=bool(outcome.get("confirm")),
-        void=told.void,
         grew=tuple(
-            Grew(one["function"], one["file"], one["line"], one["base_s"], one["head_s"]) for one in told.grown or ()
+            Grew(one["function"], one["file"], one["line"], one["base_s"], one["head_s"]) for one in more.grown or ()
         ),
-        dependencies={name: (before, after) for name, (before, after) in mapping(told.dependencies).items()},
-        profiled=told.no_profile == "",
+        shares=bool(more.shares),
+        dependencies={name: (before, after) for name, (before, after) in mapping(more.dependencies).items()},
+        profiled=more.no_profile == "",
     )
 
 
@@ -353,7 +391,7 @@ def profile(shop: Workshop, review_id: UUID, name: str) -> Profile:
     block = mapping(outcome.get("confirm") or outcome.get("screen"))
     if not any(stacks) or not block:
         raise NoProfile(name[:200])
-    base, head = float(block["base"]), float(block["head"])
+    base, head, shares = float(block["base"]), float(block["head"]), bool(why.get("shares"))
     return Profile(
         review_id=review_id,
         name=name,
@@ -365,7 +403,8 @@ def profile(shop: Workshop, review_id: UUID, name: str) -> Profile:
         head=head,
         base_stacks=stacks[0],
         head_stacks=stacks[1],
-        functions=functions(stacks[0], stacks[1], base, head),
+        functions=functions(stacks[0], stacks[1], *((1.0, 1.0) if shares else (base, head))),
+        shares=shares,
     )
 
 
@@ -423,6 +462,9 @@ def only(found: Measurements, *, words: str = "", moved: bool = False) -> Measur
 ORDER = (Verdict.SLOWER, Verdict.CONTAMINATED, Verdict.INCONCLUSIVE, Verdict.FASTER, Verdict.NO_CHANGE)
 
 
-def by_weight(every: Sequence[Compared]) -> list[Compared]:
+Weighed = TypeVar("Weighed", Told, Compared)
+
+
+def by_weight(every: Sequence[Weighed]) -> list[Weighed]:
     """What asks for a look first; pairs of equal code last."""
     return sorted(every, key=lambda one: (one.same_code, ORDER.index(one.verdict), -(one.ratio or 0.0)))

@@ -298,12 +298,15 @@ class Comparing:
                 slower = [name for name in wanted if outcomes[name].verdict is Verdict.SLOWER]
                 slower.sort(key=lambda name: names[name].unit is Unit.BYTES)  # samples are of time
                 if slower and len(why) < MOST_PROFILED:
-                    why[one.benchmark.name] = self.explain(pair, one, outcomes[slower[0]])
+                    # A function has a part of a figure only where the samples are of that figure alone.
+                    of_time = sum(names[name].unit is not Unit.BYTES for name in slower)
+                    shares = of_time > 1 or sum(metric.own for metric in one.metrics) > 1
+                    why[one.benchmark.name] = self.explain(pair, one, outcomes[slower[0]], shares)
         finally:
             pair.close()
         return confirms, why
 
-    def explain(self, pair: Pair, one: Screened, outcome: Outcome) -> Why:
+    def explain(self, pair: Pair, one: Screened, outcome: Outcome, shares: bool) -> Why:
         """Profiles of both sides and what differs in what was installed."""
         from review_agents.probes.source_tree import SourceTree
 
@@ -320,12 +323,12 @@ class Comparing:
         grown = profiles.grown(
             base_stacks,
             head_stacks,
-            base_metric=outcome.best.base,
-            head_metric=outcome.best.head,
+            base_metric=1.0 if shares else outcome.best.base,
+            head_metric=1.0 if shares else outcome.best.head,
             base_file=trees[Side.BASE].tracked_path,
             head_file=trees[Side.HEAD].tracked_path,
         )
-        return Why(grown, base_stacks, head_stacks, dependencies)
+        return Why(grown, base_stacks, head_stacks, dependencies, shares=shares)
 
     def key(self, one: Benchmark) -> str:
         return machine_key(self.around(one))

@@ -5,7 +5,7 @@ import shlex
 from importlib import resources
 
 from orchestrator.measure import protocol
-from orchestrator.measure.records import Comparison, Side, Unit
+from orchestrator.measure.records import Comparison, Side, Unit, Why
 from orchestrator.services import pairs
 from orchestrator.services.bases import Built
 from review_agents.records import BenchmarkKind, Candidate, Kind, Place, Reproduction, Severity, Symptom, Verdict
@@ -43,14 +43,8 @@ def candidate(one: Comparison, head: Built) -> Candidate:
         f"{one.outcome.screen.sessions} fresh processes, then again {best.sessions} and {best.sessions}; "
         f"p = {best.p:.2g}."
     )
-    grown = one.why.grown[:3] if one.why else ()
-    if grown:
-        grew = "; ".join(
-            f"{grew.function} ({grew.file}:{grew.line}) grew from {quantity(grew.base_s, one.metric.unit)} to "
-            f"{quantity(grew.head_s, one.metric.unit)}"
-            for grew in grown
-        )
-        description += f" By profile: {grew}."
+    if one.why and one.why.grown:
+        description += by_profile(one.why, one.metric.unit)
     if one.why and one.why.dependencies:
         names = (
             f"{name} {before or 'none'} to {after or 'none'}" for name, (before, after) in one.why.dependencies.items()
@@ -65,6 +59,19 @@ def candidate(one: Comparison, head: Built) -> Candidate:
         places=places(one, head),
         reproduction=reproduction(one),
     )
+
+
+def by_profile(why: Why, unit: Unit) -> str:
+    """What the functions grew by that grew most."""
+
+    def part(of: float) -> str:
+        return f"{of:.0%}" if why.shares else quantity(of, unit)
+
+    grew = "; ".join(
+        f"{one.function} ({one.file}:{one.line}) grew from {part(one.base_s)} to {part(one.head_s)}"
+        for one in why.grown[:3]
+    )
+    return f" By profile{', in shares of all its figures together' if why.shares else ''}: {grew}."
 
 
 def places(one: Comparison, head: Built) -> tuple[Place, ...]:

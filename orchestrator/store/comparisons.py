@@ -1,6 +1,6 @@
 """Base against head, one row per review and compared metric; and the steps found in a repo's series."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -106,8 +106,9 @@ def change_points(db: Session, repo_id: UUID) -> Sequence[ChangePointRow]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A comparison as it is shown: without its sessions and stacks, which are most of it."""
+    """A comparison by its columns alone: a body has sessions and stacks, and is read through for every part of it."""
 
+    id: UUID
     review_id: UUID
     name: str
     kind: str
@@ -122,29 +123,42 @@ class Told:
     low: float | None
     high: float | None
     void: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """What is shown of the body."""
+
     outcome: Any  # measure.records.Outcome
     grown: Any  # of its Why
     dependencies: Any
     no_profile: str | None  # why there is no profile; None: nobody asked for one
+    shares: bool | None  # what `grown` counts in; None of rows by an older version
 
 
 def told(db: Session, review_id: UUID) -> Sequence[Told]:
-    return [Told(*row) for row in db.execute(telling().where(ComparisonRow.review_id == review_id))]
+    """By name."""
+    row = ComparisonRow
+    return [Told(*found) for found in db.execute(telling().where(row.review_id == review_id).order_by(row.name))]
 
 
 def told_of_name(db: Session, repo_id: UUID, name: str, *, newest: int) -> Sequence[Told]:
     """Newest first."""
     row = ComparisonRow
-    wanted = telling().where(row.repo_id == repo_id, row.name == name).order_by(None).order_by(row.at.desc())
+    wanted = telling().where(row.repo_id == repo_id, row.name == name).order_by(row.at.desc())
     return [Told(*found) for found in db.execute(wanted.limit(newest))]
 
 
 def telling() -> Select[Any]:
+    return select(*(getattr(ComparisonRow, one.name) for one in fields(Told)))
+
+
+def explained(db: Session, ids: Collection[UUID]) -> dict[UUID, Explained]:
     row = ComparisonRow
-    own = [getattr(row, one.name) for one in fields(Told)[:14]]
     why = [row.body[("why", part)] for part in ("grown", "dependencies")]
-    problem = row.body[("why", "problem")].as_string()
-    return select(*own, row.body["outcome"], *why, problem).order_by(row.name)
+    problem, shares = row.body[("why", "problem")].as_string(), row.body[("why", "shares")].as_boolean()
+    found = db.execute(select(row.id, row.body["outcome"], *why, problem, shares).where(row.id.in_(ids)))
+    return {id: Explained(*parts) for id, *parts in found}
 
 
 def newest_review(db: Session, repo_id: UUID) -> UUID | None:

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ForeignKey, Index, UniqueConstraint, func, select, type_coerce
+from sqlalchemy import ForeignKey, Index, Text, UniqueConstraint, cast, func, select
 from sqlalchemy.engine.default import DefaultExecutionContext
 from sqlalchemy.orm import Mapped, Session, mapped_column
-from sqlalchemy.types import NullType
 
 from orchestrator.store.base import AnyJson, Base, Key, Name
 from orchestrator.store.reviews import Review
@@ -129,11 +128,11 @@ def nights(
     """The newest so many measurements of a repo (of one name; before that time and id), oldest first.
 
     A page may show ten thousand. So nobody looks into lists of sessions, which takes longer than all else; rows are no
-    entities; a time is read once for all that were measured then; and whoever needs no ids should say so, because they
-    take a third of the time.
+    entities; a time comes as a text, which is read once for all that were measured then; and whoever needs no ids
+    should say so, because they take a third of the time.
     """
     row = MeasurementRow
-    columns = (row.name, row.unit, row.machine_key, type_coerce(row.at, NullType()), row.commit, row.median, row.spread,
+    columns = (row.name, row.unit, row.machine_key, cast(row.at, Text), row.commit, row.median, row.spread,
                func.coalesce(row.good, func.json_array_length(row.sessions) - row.contaminated), row.contaminated,
                row.note,
                *((row.id, row.review_id) if ids else ()))  # fmt: skip
@@ -144,12 +143,12 @@ def nights(
         wanted = wanted.where((row.at < before[0]) | ((row.at == before[0]) & (row.id < before[1])))
     found = db.connection().execute(wanted.order_by(row.at.desc(), row.id.desc()).limit(newest)).all()
     known = {sent: moment(sent) for sent in {one[3] for one in found}}
-    return [Night(one[0], one[1], one[2], known[one[3]], *one[4:]) for one in reversed(found)]
+    return [Night(name, unit, key, known[at], *rest) for name, unit, key, at, *rest in reversed(found)]
 
 
-def moment(sent: datetime | str) -> datetime:
-    """A time as the driver gives it: SQLite's is a text without a zone."""
-    at = datetime.fromisoformat(sent) if isinstance(sent, str) else sent
+def moment(sent: str) -> datetime:
+    """A time as databases write it: PostgreSQL with the session's offset, SQLite in UTC and without any."""
+    at = datetime.fromisoformat(sent)
     return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
 
 

@@ -21,7 +21,7 @@ STRONG = (0.005, 0.03, 0.1)  # share of the whole by which a function moved: fai
 
 @dataclass
 class Frame:
-    """A function in one place of the stacks, with all below it; in the benchmark's unit."""
+    """A function in one place of the stacks, with all below it; in the profile's unit of parts."""
 
     name: str
     path: str  # an address for it, the same on every visit
@@ -40,9 +40,10 @@ class Frame:
 
 def tree(one: Profile) -> Frame:
     """Both sides laid over each other: stacks are matched by function, not by line, which moves with any edit."""
-    root = Frame("all", "", one.base, one.head)
-    for side, stacks, whole in (("base", one.base_stacks, one.base), ("head", one.head_stacks, one.head)):
-        scale = whole / (sum(stacks.values()) or 1.0)  # too short for a tick of the clock: no stacks on that side
+    root = Frame("all", "", one.whole("base"), one.whole("head"))
+    for side, stacks in (("base", one.base_stacks), ("head", one.head_stacks)):
+        sampled = sum(stacks.values()) or 1.0  # too short for a tick of the clock: no stacks on that side
+        scale = one.whole(side) / sampled
         for stack, seconds in stacks.items():
             frame = root
             for name in map(function_of, stack.split(";")[:DEEPEST]):

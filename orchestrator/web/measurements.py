@@ -16,6 +16,7 @@ from orchestrator.web.render import page, profile_link
 
 router = APIRouter()
 
+FIRST = 20  # verdicts, and steps, of a repo that are shown before somebody asks for all
 Words = Annotated[str, Query(max_length=200)]
 
 
@@ -24,7 +25,7 @@ def all_measurements(
     request: Request, repo_id: UUID, shop: Shop, q: Words = "", moved: bool = False, whole: bool = False
 ) -> HTMLResponse:
     """`whole`: every verdict and every step, not the first of them."""
-    found = measurements.get(shop, repo_id, ids=False)
+    found = measurements.get(shop, repo_id, ids=False, explained=None if whole else FIRST)
     return page(
         request,
         "measurements.html",
@@ -35,6 +36,7 @@ def all_measurements(
         q=q,
         moved=moved,
         whole=whole,
+        first=FIRST,
     )
 
 
@@ -79,5 +81,5 @@ def profile(
     found = measurements.profile(shop, review_id, name)
     above = flames.found(flames.tree(found), at)
     address = profile_link(review_id, name)
-    graphs = [(side, flames.graph(above, side, found.unit, address)) for side in ("head", "base")]
+    graphs = [(side, flames.graph(above, side, found.parts_unit, address)) for side in ("head", "base")]
     return page(request, "profile.html", section="/reviews", page=found, above=above, graphs=graphs)

@@ -26,6 +26,7 @@ TOP, BOTTOM = 14.0, 90.0  # per cent of the height between which values lie
 LEAST_SPAN = 0.1  # of the value: noise does not look like a mountain range
 MOST_DOTS = {False: 150, True: 400}  # across a plot; more nights are put together
 GRID = 4
+FINE = 100  # steps of a per cent in which lines and bands are drawn
 
 
 class Dot(NamedTuple):
@@ -94,11 +95,15 @@ class Places:
     each: int  # nights that share a place
 
     @property
-    def per_cent(self) -> Sequence[float]:
-        return per_cents((len(self.times) - 1) // self.each)
+    def last(self) -> int:
+        return (len(self.times) - 1) // self.each
+
+    @property
+    def starts(self) -> Sequence[str]:
+        return starts(self.last)
 
     def x(self, place: int) -> float:
-        return self.per_cent[place]
+        return per_cents(self.last)[place]
 
     def of(self, at: datetime) -> int:
         return min(bisect_left(self.times, at), len(self.times) - 1) // self.each
@@ -108,6 +113,12 @@ class Places:
 def per_cents(last: int) -> tuple[float, ...]:
     """Per cent of each place, counted from 0 to `last`. Two hundred plots of a page have the same."""
     return tuple(round(EDGE + at / last * (100 - 2 * EDGE), 2) for at in range(last + 1)) if last else (50.0,)
+
+
+@cache
+def starts(last: int) -> tuple[str, ...]:
+    """For each place "x,%d" on the fine grid; the height is to be filled in."""
+    return tuple(f"{across * FINE:.0f},%d" for across in per_cents(last))
 
 
 def dots(line: Line, numbers: Mapping[datetime, int]) -> list[Dot]:
@@ -142,15 +153,17 @@ def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Mar
     good = [one for one in line if one.middle is not None]
     if not good:
         return
-    low, per_unit = scale.low, (BOTTOM - TOP) / (scale.high - scale.low)
-    across = places.per_cent
-    pairs = [f"{across[one.at]},%.2f" for one in good]
+    low, bottom = scale.low, FINE * BOTTOM + 0.5  # whole numbers of a fine grid: half of the time of decimals
+    per_unit = FINE * (BOTTOM - TOP) / (scale.high - scale.low)
+    starts = places.starts
+    pairs = [starts[one.at] for one in good]
     there, back = " ".join(pairs), " ".join(reversed(pairs))
-    upper = there % tuple([BOTTOM - (one.high - low) * per_unit for one in good])
-    lower = back % tuple([BOTTOM - (one.low - low) * per_unit for one in reversed(good)])
-    middle = there % tuple([BOTTOM - ((one.middle or 0.0) - low) * per_unit for one in good])
+    upper = there % tuple([bottom - (one.high - low) * per_unit for one in good])
+    lower = back % tuple([bottom - (one.low - low) * per_unit for one in reversed(good)])
+    middle = there % tuple([bottom - ((one.middle or 0.0) - low) * per_unit for one in good])
     yield Markup(
-        '<svg class="lines" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
+        f'<svg class="lines" width="100%" height="100%" viewBox="0 0 {100 * FINE} {100 * FINE}" '
+        'preserveAspectRatio="none">'
         f'<polygon class="band" points="{upper} {lower}"/>'
         f'<polyline class="line" points="{middle}"/></svg>'
     )

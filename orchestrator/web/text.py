@@ -98,13 +98,15 @@ def duration(seconds: float | None) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A measurement's value in its unit; seconds and bytes get a fitting scale."""
+    """A measurement's value in its unit; seconds and bytes get a fitting scale, a share is in per cent."""
     if value is None:
         return "–"
     if unit == "s":
         return duration(value)
     if unit in ("B", "bytes"):
         return size(value)
+    if unit == "share":
+        return percent(value)
     return f"{value:.4g} {unit}".strip()
 
 

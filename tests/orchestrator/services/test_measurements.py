@@ -1,5 +1,6 @@
 """What pages and files get of a repo's measurements."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
@@ -250,6 +251,35 @@ def test_a_confirmed_change_has_a_profile_in_the_figures_own_unit(shop: Workshop
     assert measurements.collapsed(found.head_stacks) == (
         "main (tool/a.py) 1000000\nmain (tool/a.py);scan (b.py) 3000000\n"
     )
+
+
+def test_of_a_benchmark_with_several_figures_functions_have_shares_and_no_part_of_one(
+    shop: Workshop, repo: Repo
+) -> None:
+    review = night(shop, repo, 0, 1.0)
+    compare(
+        shop, review, "bench: scan", 2.0, why=replace(WHY, grown=(Grown("scan", "b.py", 3, 0.5, 0.75),), shares=True)
+    )
+    (told,) = measurements.of_review(shop, review.id)
+    assert told.shares and [(one.base, one.head) for one in told.grew] == [(0.5, 0.75)]
+    found = measurements.profile(shop, review.id, "bench: scan")
+    assert (found.base, found.head, found.unit, found.parts_unit) == (0.1, 0.2, "s", "share")
+    assert [(one.function, one.base, one.head) for one in found.functions] == [
+        ("scan", 0.5, 0.75), ("main", 0.5, 0.25),
+    ]  # fmt: skip
+
+
+def test_a_page_asks_for_the_reasons_of_the_verdicts_that_it_shows(shop: Workshop, repo: Repo) -> None:
+    review = night(shop, repo, 0, 1.0)
+    for name, ratio in (("steady", 1.0), ("slow", 1.5), ("slower", 2.0)):
+        compare(shop, review, name, ratio)
+    every = measurements.by_weight(measurements.get(shop, repo.id).compared)
+    some = measurements.by_weight(measurements.get(shop, repo.id, explained=1).compared)
+    assert [one.name for one in some] == [one.name for one in every] == ["slower", "slow", "steady"]
+    assert some[0] == every[0] and every[0].reason and every[0].base
+    assert [(one.reason, one.base, one.verdict, one.ratio) for one in some[1:]] == [
+        ("", None, one.verdict, one.ratio) for one in every[1:]
+    ]
 
 
 @pytest.mark.parametrize(

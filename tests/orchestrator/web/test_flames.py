@@ -1,5 +1,6 @@
 """Flame graphs of both sides of a change."""
 
+from dataclasses import replace
 from uuid import uuid4
 from xml.etree import ElementTree
 
@@ -37,6 +38,14 @@ def test_stacks_are_matched_by_function_and_count_in_the_figures_own_unit() -> N
         ("all", 0.4, 0.8), ("main (a.py)", 0.4, 0.8), ("scan (a.py)", 0.3, 0.7), ("check (b.py)", 0.0, 0.4),
     ]  # fmt: skip
     assert (round(scan.own_growth, 9), round(check.own_growth, 9)) == (0.0, 0.4)
+
+
+def test_of_several_figures_together_frames_have_shares_of_the_time_of_all() -> None:
+    root = flames.tree(replace(profile(), shares=True))
+    (main,) = root.below.values()
+    (scan,) = main.below.values()
+    assert [(one.base, one.head) for one in (root, main, scan)] == [(1, 1), (1, 1), (0.75, 0.875)]
+    assert 'aria-label="check (b.py): 0 % at the base, 50 % at the head"' in flames.graph([root], "head", "share", "/p")
 
 
 def test_widths_are_times_and_the_function_that_grew_stands_out() -> None:

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.measure.records import ChangePoint
 from orchestrator.services.histories import Step
 from orchestrator.services.measurements import Benchmark, Line, Night
-from orchestrator.web.plots import MOST_DOTS, plot, share, step_words, ticks
+from orchestrator.web.plots import FINE, MOST_DOTS, plot, share, step_words, ticks
 from tests.factories import NOON
 
 
@@ -45,10 +45,16 @@ def with_class(image: ElementTree.Element, name: str) -> list[ElementTree.Elemen
     return [one for one in image.iter() if name in one.get("class", "").split()]
 
 
+def points(one: ElementTree.Element) -> list[tuple[float, float]]:
+    """Per cent across and down."""
+    pairs = [pair.split(",") for pair in one.get("points", "").split()]
+    return [(int(across) / FINE, int(down) / FINE) for across, down in pairs]
+
+
 def coordinates(image: ElementTree.Element) -> Iterator[float]:
     for one in image.iter():
-        for pair in one.get("points", "").split():
-            yield from map(float, pair.split(","))
+        for pair in points(one):
+            yield from pair
         for name in ("cx", "cy", "x1", "x2"):
             if one.get(name, "").endswith("%"):
                 yield float(one.get(name, "").removesuffix("%"))
@@ -72,7 +78,7 @@ def test_everything_lies_inside_the_picture(medians: list[float | None], tall: b
 
 def test_little_noise_stays_a_nearly_flat_line() -> None:
     (line,) = with_class(drawn(made([night(0, 1.0, spread=0), night(1, 1.005, spread=0)])), "line")
-    first, second = (float(pair.split(",")[1]) for pair in line.get("points", "").split())
+    (_, first), (_, second) = points(line)
     assert 0 < first - second < 5
 
 
@@ -118,7 +124,7 @@ def test_many_nights_are_put_together_so_that_a_picture_stays_small() -> None:
         assert MOST_DOTS[tall] / 2 < len(line.get("points", "").split()) <= MOST_DOTS[tall]
         assert len(text) < 40_000
         (band,) = with_class(ElementTree.fromstring(str(text)), "band")
-        assert min(float(pair.split(",")[1]) for pair in band.get("points", "").split()) < 20  # the wild night is there
+        assert min(down for _, down in points(band)) < 20  # the wild night is there
 
 
 def test_without_a_good_night_there_is_no_picture() -> None:
