@@ -38,6 +38,7 @@ KEPT = Path(tempfile.gettempdir()) / "lamplighter-field"
 KEPT_TALKS = Path(tempfile.gettempdir()) / "lamplighter-weak-models"
 KEPT_POWER = Path(tempfile.gettempdir()) / "lamplighter-power"
 KEPT_SLOWDOWNS = Path(tempfile.gettempdir()) / "lamplighter-slowdowns"
+KEPT_HISTORY = Path(tempfile.gettempdir()) / "lamplighter-history"
 DEFAULT_BENCH = ROOT.parent / "shared" / "review-bench"
 
 
@@ -214,12 +215,12 @@ def ask_other_tools(
 def name_slow_commits(
     repos: Bench = DEFAULT_BENCH,
     only: Annotated[str, typer.Option(help="Repos, separated by commas; then nothing is recorded.")] = "",
-    keep: Annotated[Path | None, typer.Option(help="Keep repos and data here.")] = None,
+    keep: Annotated[Path, typer.Option(help="Keep answers here, and go on from what is there.")] = KEPT_HISTORY,
     tolerant: Annotated[bool, typer.Option(help="Take disturbed sessions too; then nothing is recorded.")] = False,
 ) -> None:
     """Repos with a performance history: the commit that made it slow is named, and nothing else."""
     named = tuple(name for name in only.split(",") if name)
-    show("performance-history", history.run(checked(repos), only=named, keep=keep, tolerant=tolerant))
+    show("performance-history", history.run(checked(repos), keep, only=named, tolerant=tolerant))
 
 
 @app.command("slowdowns")
