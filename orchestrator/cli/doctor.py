@@ -132,7 +132,9 @@ def check_quiet(settings: Settings, minutes: float = 5.0) -> Iterator[Checked]:
                 holder = host_lock.holder_of(settings.host_lock)
                 yield Checked("quiet", False, f"a review runs ({holder}); ask again when it has ended")
                 return
-            yield from quietness.check_quiet(settings, minutes=minutes)
+            yield from quietness.check_quiet(
+                settings, minutes=minutes, say=lambda text: err().print(f"quiet: {text}", markup=False)
+            )
     except OutsideError as error:
         yield Checked("quiet", False, str(error))
 

@@ -18,6 +18,7 @@ STEADY_SD, USABLE_SD = 0.01, 0.03  # between sessions; how much is found at each
 MOST_DISTURBED = 0.1
 NOTICED_SHARE = 0.01  # of a processor, by a neighbour
 MOST_NEIGHBOURS = 5
+SPEAK_EVERY_S = 20.0
 
 
 def check_settings(settings: Settings) -> Iterator[Checked]:
@@ -32,15 +33,31 @@ def check_settings(settings: Settings) -> Iterator[Checked]:
 
 
 def check_quiet(
-    settings: Settings, *, minutes: float = 5.0, clock: Callable[[], float] = time.monotonic
+    settings: Settings,
+    *,
+    minutes: float = 5.0,
+    say: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Checked]:
-    """A few minutes of nothing but our own workload."""
+    """A few minutes of nothing but our own workload; after Ctrl-C what there is until then.
+
+    say     hears now and then how far it is
+    """
     cpus = for_measuring(settings)
     source = resources.files("review_agents.probes").joinpath("inside/canary.py").read_text("utf-8")
     before, began = quiet.processor_times(), clock()
     taken: list[Timed] = []
-    while clock() - began < minutes * 60 or len(taken) < len(PAIR):
-        taken.append(quiet.timed(source, cpus))
+    spoken_at = began - SPEAK_EVERY_S
+    try:
+        while clock() - began < minutes * 60 or len(taken) < len(PAIR):
+            if clock() - spoken_at >= SPEAK_EVERY_S:
+                spoken_at = clock()
+                say(so_far(taken, spoken_at - began, minutes))
+            taken.append(quiet.timed(source, cpus))
+    except KeyboardInterrupt:
+        if not taken:
+            raise
+        yield Checked("quiet", None, f"stopped after {(clock() - began) / 60:.1f} of {minutes:g} min")
     elapsed_s = clock() - began
     yield from told(taken, elapsed_s)
     busy = quiet.neighbours(before, quiet.processor_times(), elapsed_s)
@@ -48,6 +65,13 @@ def check_quiet(
     if noticed:
         said = f"shares of one CPU: {', '.join(noticed)}; have them run at another time than reviews"
         yield Checked("neighbours", None, said)
+
+
+def so_far(taken: Sequence[Timed], elapsed_s: float, minutes: float) -> str:
+    if not taken:
+        return f"measuring for {minutes:g} min; leave the machine alone. Ctrl-C says what there is until then."
+    disturbed = sum(1 for one in taken if one.disturbed)
+    return f"{elapsed_s / 60:.1f} of {minutes:g} min, {len(taken)} sessions, {disturbed} of them disturbed"
 
 
 def told(taken: Sequence[Timed], elapsed_s: float) -> Iterator[Checked]:

@@ -30,14 +30,17 @@ class Timed:
 
 
 def timed(source: str, cpus: tuple[int, ...], tolerance: Tolerance = STRICT) -> Timed:
-    """`source` is a Python program; `cpus` are those that it is pinned to, none: all."""
+    """`source` is a Python program; `cpus` are those that it is pinned to, none: all.
+
+    It is out of a terminal's reach: who presses Ctrl-C means us, who end it without a traceback.
+    """
     watched = pressure.with_siblings(cpus)
     chosen = cpus or tuple(os.sched_getaffinity(0))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     before = pressure.read(watched)
     subprocess.run(
         [sys.executable, "-I", "-c", PINNED.format(cpus=set(chosen))], input=source, text=True, check=True,
-        stdout=subprocess.DEVNULL, timeout=LONGEST_S,
+        stdout=subprocess.DEVNULL, timeout=LONGEST_S, start_new_session=True,
     )  # fmt: skip
     after = pressure.read(watched)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)

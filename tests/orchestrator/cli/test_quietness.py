@@ -2,13 +2,21 @@
 
 import fcntl
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.quietness import PAIR, pairs, told
+from orchestrator.cli.quietness import PAIR, pairs, so_far, told
 from orchestrator.sandbox.quiet import Timed
 from tests.orchestrator.cli.conftest import Command
+from tests.support.host_settings import isolated
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[3]
 
 
 def steady(number: int, scatter: float, disturbed: str = "") -> list[Timed]:
@@ -69,6 +77,37 @@ def test_doctor_measures_for_as_long_as_it_was_asked_to(lamplighter: Command) ->
     assert {"disturbance", "steadiness"} <= set(found)
     assert "sessions in 0." in found["disturbance"]["said"]
     assert done.status == (3 if any(one["ok"] is False for one in found.values()) else 0)
+
+
+def test_doctor_that_is_stopped_says_what_it_has_seen_until_then(tmp_path: Path) -> None:
+    """As from a terminal: the signal goes to all processes of the group."""
+    command = [sys.executable, "-m", "orchestrator", "doctor", "--only", "quiet", "--minutes", "30"]
+    environment = {**os.environ, **isolated(tmp_path)}
+    doctor = subprocess.Popen(
+        command, cwd=ROOT, env=environment, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert doctor.stderr is not None
+    begun = doctor.stderr.readline()
+    assert begun == "quiet: measuring for 30 min; leave the machine alone. Ctrl-C says what there is until then.\n"
+    wait_for(lambda: children(doctor.pid), 30, "no session has begun", every_s=0.02)
+    first = children(doctor.pid)
+    wait_for(lambda: set(children(doctor.pid)) - set(first), 60, "no second one has begun", every_s=0.02)
+    os.killpg(doctor.pid, signal.SIGINT)
+    out, errors = doctor.communicate(timeout=30)
+    assert doctor.returncode == 3, (out, errors)  # too few sessions to call the machine quiet
+    assert "quiet: stopped after 0." in out and " of 30 min" in out
+    assert "sessions in 0." in out and "BAD  steadiness: only" in out
+    assert "Traceback" not in errors
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_progress_says_how_far_it_is_and_how_many_were_disturbed() -> None:
+    taken = [*steady(80, 0.001), *steady(4, 0.001, "others used 31% of the processor time")]
+    assert so_far(taken, 72.0, 5.0) == "1.2 of 5 min, 84 sessions, 4 of them disturbed"
 
 
 def test_while_a_review_runs_doctor_does_not_disturb_it(
