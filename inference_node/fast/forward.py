@@ -132,7 +132,7 @@ class Model:
         deltas = attentions = 0
         for layer, mixer in enumerate(self.weights.mixers):
             if isinstance(mixer, DeltaPart):
-                self._delta(mixer, deltas, s, recurrent)
+                self._delta(mixer, deltas, s, recurrent, self._first(layer))
                 self._mlp(self.weights.mlps[layer], layer, valid)
                 deltas += 1
             else:
@@ -147,7 +147,7 @@ class Model:
         """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made."""
         mixer = self.weights.mixers[layer]
         assert isinstance(mixer, AttentionPart)
-        self._attention(mixer, index, start, valid, table)
+        self._attention(mixer, index, start, valid, table, self._first(layer))
         self._mlp(self.weights.mlps[layer], layer, valid)
 
     def choose(self, s: Any) -> None:
@@ -192,12 +192,13 @@ class Model:
                 x, b, a, mixer.rule, recurrent.memories[index], old, nothing, kept, self.delta_out, keep=Keep.LAST
             )
 
-    def _delta(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent) -> None:
+    def _delta(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent, after: torch.Tensor) -> None:
         d, valid = self.sizes.delta, s.at(Field.VALID)
         assert d is not None
         ahead = self.fed[0]
         self.parts.linear(
-            ahead.scaled, part.enter, valid, self.entered, squares=ahead.squares, eps=self.sizes.eps
+            ahead.scaled, part.enter, valid, self.entered, squares=ahead.squares, eps=self.sizes.eps,
+            after=part.out.data,
         )  # fmt: skip
         self._step(part, index, s, recurrent, valid)
         flow, gate, b, a = self._split(self.entered)
@@ -206,7 +207,7 @@ class Model:
             recurrent.entered[index].index_copy_(0, s.at(Field.SLOT).to(torch.int64), both[None])
         self.parts.linear(
             self.delta_out.view(self.block, -1), part.out, valid, self.x[: self.block], norm=part.out_norm,
-            eps=self.sizes.eps, gate=gate[: self.block], residual=self.x[: self.block],
+            eps=self.sizes.eps, gate=gate[: self.block], residual=self.x[: self.block], after=after,
         )  # fmt: skip
 
     def _step(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent, valid: torch.Tensor) -> None:
@@ -219,11 +220,19 @@ class Model:
         )  # fmt: skip
 
     def _attention(
-        self, part: AttentionPart, index: int, start: torch.Tensor, valid: torch.Tensor, table: Table
+        self,
+        part: AttentionPart,
+        index: int,
+        start: torch.Tensor,
+        valid: torch.Tensor,
+        table: Table,
+        after: torch.Tensor,
     ) -> None:
         s, n = self.sizes, self.block
         ahead = self.fed[0]
-        self.parts.linear(ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps)
+        self.parts.linear(
+            ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps, after=part.out.data
+        )  # fmt: skip
         q, k, v, gate = self._heads(self.projected[:n])
         keys, values = cache(table.pages, self.pool, index)
         self.parts.write(
@@ -234,13 +243,18 @@ class Model:
             self.queries[:n], keys, values, table.device, start, valid, self.bounds, self.split_room, self.read[:n],
             scale=s.head_dim**-0.5, gate=gate,
         )  # fmt: skip
-        self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x)
+        self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x, after=after)
 
     def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor) -> None:
         s, m = self.sizes, self.sizes.mixture
+        following = self.weights.mixers[layer + 1].enter if layer + 1 < s.layers else self.head_weight
         if isinstance(part, DensePart):
-            self.parts.linear(self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True)
-            self.parts.linear(self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1])
+            self.parts.linear(
+                self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True, after=part.down.data
+            )  # fmt: skip
+            self.parts.linear(
+                self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1], after=following.data
+            )  # fmt: skip
             return
         assert m is not None
         where = self.plans[layer]
@@ -248,9 +262,9 @@ class Model:
             self.x, part.norm, part.router, valid, self.normed, where, eps=s.eps, renormalise=m.renormalise,
             imposed=None if self.imposed is None else self.imposed[layer],
         )  # fmt: skip
-        self.parts.expert_up(self.normed, part.up, where, self.expert_hidden)
+        self.parts.expert_up(self.normed, part.up, where, self.expert_hidden, after=part.down.data)
         self.parts.expert_down(
-            self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1]
+            self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1], after=following.data
         )  # fmt: skip
 
     def _head(self, s: Any, logits: torch.Tensor | None) -> None:
@@ -261,6 +275,13 @@ class Model:
             self.sampling.seed, self.position[rows], self.chosen, squares=self.fed[-1].squares[rows],
             eps=self.sizes.eps, known=s.known, logits=logits,
         )  # fmt: skip
+
+    def _first(self, layer: int) -> torch.Tensor:
+        """What is surely read first of a layer's MLP: of a mixture the shared expert, which every row wakes."""
+        part, m = self.weights.mlps[layer], self.sizes.mixture
+        if isinstance(part, DensePart):
+            return part.up.data
+        return part.up.data[-1] if m is not None and m.shared else part.router
 
     # Many rows.
 
