@@ -272,6 +272,39 @@ def test_a_disturbed_machine_gives_the_verdict_contaminated_and_no_number(shop: 
     assert "before the first session" in night.note
 
 
+def test_a_machine_that_is_never_quiet_costs_a_review_its_patience_once_and_each_benchmark_says_so(
+    shop: Workshop,
+) -> None:
+    waits: list[float] = []
+
+    def busy(box: Box, patience: Patience) -> Stopwatch:
+        never = Tolerance(-1.0, -1.0)
+        return Stopwatch(box, patience=patience, tolerance=never, wait=waits.append, clock=lambda: sum(waits))
+
+    assert shop.measuring is not None
+    names = [f"number {at}" for at in range(20)]
+    settings = "[benchmark]\n" + "".join(f'"{name}" = "bench {name}"\n' for name in names)
+    files = {**FILES, ".lamplighter.toml": settings}
+    shop.git.commits |= {FIRST: files, SECOND: files}  # type: ignore[attr-defined]
+    shop = replace(
+        shop,
+        measuring=replace(shop.measuring, stopwatch=busy),
+        settings=shop.settings.model_copy(update={"measure_patience_s": 8.0}),
+    )
+    reviewed(shop, FIRST)
+    page = reviewed(shop, SECOND)
+    assert 4 < sum(waits) <= 8
+    assert step_of(page).summary == f"against {FIRST[:12]}: 20 contaminated"
+    with shop.sessions.reading() as db:
+        rows = comparisons.of_review(db, page.row.id)
+        notes = {night.note.partition(": ")[0] for night in measurements.of_review(db, page.row.id)}
+    assert {(row.verdict, row.ratio) for row in rows} == {(Verdict.CONTAMINATED, None)}
+    assert notes == {"before the first session"}
+    calls = shop.sandbox.calls  # type: ignore[union-attr]
+    sessions = [about for method, about in calls if method == "run" and "bench number" in about]
+    assert len(sessions) == 2 * len(names)  # each side once, to see that it works: no number was tried for in vain
+
+
 @pytest.mark.parametrize("output", ["", "canary: broken\n"])
 def test_a_canary_that_gives_no_time_is_the_reason_for_no_number(shop: Workshop, output: str) -> None:
     def dead_canary(command: str) -> Ran:
@@ -426,6 +459,34 @@ def test_each_of_many_figures_is_kept_without_the_others(shop: Workshop) -> None
         assert all(taken.session.figures == {name: 0.1} for taken in compared[f"first: {name}"].taken)
         (value,) = {session["value"] for session in nights[f"first: {name}"].sessions}
         assert value == 0.1 and not any(session["figures"] for session in nights[f"first: {name}"].sessions)
+
+
+@pytest.mark.parametrize("figures", [1, 2])
+def test_where_a_benchmark_has_several_figures_its_profile_is_of_all_of_them(shop: Workshop, figures: int) -> None:
+    lines = "\n".join(f"figure_{number}: 0.1 s" for number in range(figures))
+    stacks = {"stacks": {"/venv/test/pack/__init__.py:1:walk": 1.0}}
+    shop.sandbox.files["/tmp/lamplighter-stacks.json"] = json.dumps(stacks).encode()  # type: ignore[union-attr]
+    shop.sandbox.script = lambda command: (  # type: ignore[union-attr]
+        Ran(exit=0, seconds=0.5, head=lines) if "bench first" in command else answer(command)
+    )
+
+    class Slower(Slowly):
+        def run(self, command: str, **given: Any) -> Ran:
+            ran = self._box.run(command, **given)
+            return ran.model_copy(update={"head": ran.head.replace("0.1", "0.2")}) if "-head." in self.name else ran
+
+    def stopwatch(box: Box, patience: Patience) -> Stopwatch:
+        return Stopwatch(Slower(box), patience=Patience(0), tolerance=ANYTHING)  # type: ignore[arg-type]
+
+    assert shop.measuring is not None
+    shop = replace(shop, measuring=replace(shop.measuring, stopwatch=stopwatch))
+    shop.git.commits[SECOND] = {**FILES, "pack/__init__.py": PACKAGE}  # type: ignore[attr-defined]
+    reviewed(shop, FIRST)
+    page = reviewed(shop, SECOND)
+    with shop.sessions.reading() as db:
+        compared = {row.name: COMPARISON.validate_python(row.body) for row in comparisons.of_review(db, page.row.id)}
+    whys = [compared[f"first: figure_{number}"].why for number in range(figures)]
+    assert [why is not None and (why.shares, bool(why.head_stacks)) for why in whys] == [(figures > 1, True)] * figures
 
 
 @pytest.mark.parametrize("why", [{"compare_with": "none"}, {"compare_minutes": 0.0}])
