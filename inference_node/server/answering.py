@@ -13,6 +13,7 @@ from inference_node.engine.api import (
     Reason,
     Request,
     Said,
+    Started,
     Template,
     Thinking,
 )
@@ -83,7 +84,9 @@ async def chat_stream(here: Door, body: ChatRequest, asked: AskedChat) -> AsyncI
         async for place, event in events:
             choice = choices[place]
             deltas: list[dict[str, Any]] = []
-            if isinstance(event, Piece):
+            if isinstance(event, Started):
+                yield answers.READING
+            elif isinstance(event, Piece):
                 waiting[place] += answers.chat_logprobs(template, event.tokens)
                 deltas = choice.feed(event.text)
             elif isinstance(event, Ended):
@@ -173,7 +176,9 @@ async def completion_stream(here: Door, body: CompletionRequest, requests: Seque
 
     async with running(here.node, requests) as events:
         async for place, event in events:
-            if isinstance(event, Piece):
+            if isinstance(event, Started):
+                yield answers.READING
+            elif isinstance(event, Piece):
                 begun = True
                 yield answers.event(chunk(place, event.text, event.tokens))
             elif isinstance(event, Ended):

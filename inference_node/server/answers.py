@@ -237,7 +237,9 @@ def event(data: Mapping[str, Any]) -> bytes:
 
 
 DONE = b"data: [DONE]\n\n"
-PING = b": the request is waiting or its prompt is being read\n\n"
+# Comments of a stream. A client that looks elsewhere when others are served tells by them whether it is served itself.
+WAITING = b": waiting for other requests to end\n\n"
+READING = b": reading the prompt\n\n"
 
 
 def _shown(text: bytes, logprob: float | None) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Server-sent events that end when the client leaves, and that wait a little before they promise success.
 
 The status line says 200 only once there is something to send, or after `patience_s`: a request that is refused or fails
-before its first token gets an ordinary HTTP error. While nothing comes, comments keep the connection from looking dead.
+before its first token gets an ordinary HTTP error. While nothing comes, comments keep the connection from looking dead;
+they say whether the request waits for its turn or is being read.
 A client that stops reading for `send_timeout_s` is a client that has gone.
 """
 
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from inference_node.engine.api import NodeError
 from inference_node.server import answers
-from inference_node.server.answers import PING
+from inference_node.server.answers import READING, WAITING
 from inference_node.server.errors import status_and_body
 from inference_node.server.running import ClientGone, unless_gone
 
@@ -47,15 +48,19 @@ class EventStream(Response):
 
     async def _send_all(self, send: Send) -> None:
         first: asyncio.Future[bytes] = asyncio.ensure_future(anext(self._chunks))
-        started = False
+        started, comment = False, WAITING
         try:
             while True:
                 done, _ = await asyncio.wait({first}, timeout=self._patience_s)
                 if done:
                     chunk = first.result()  # StopAsyncIteration is caught below, other errors rise
                     first = asyncio.ensure_future(anext(self._chunks))
+                    if chunk == READING:
+                        comment = chunk
+                        if not started:
+                            continue  # it can still fail
                 else:
-                    chunk = PING
+                    chunk = comment
                 if not started:
                     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
                     started = True

@@ -143,6 +143,23 @@ def test_a_waiting_stream_gets_comments_before_its_answer(serve: Serve) -> None:
     assert rest[-2] == "data: [DONE]"
 
 
+def test_comments_tell_a_request_that_waits_from_one_that_is_read(serve: Serve) -> None:
+    gate = threading.Event()
+    served = serve(
+        "Hello.",
+        options=Options(patience_s=0.05),
+        before=lambda call, _: gate.wait(20) and None if call == "begin" else None,
+    )
+    asked = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with served.http.stream("POST", "/v1/chat/completions", json=asked) as first:
+        lines = first.iter_lines()
+        assert ": reading the prompt" in (next(lines) for _ in range(20))
+        with served.http.stream("POST", "/v1/chat/completions", json=asked) as second:
+            assert next(second.iter_lines()) == ": waiting for other requests to end"
+        gate.set()
+        assert not [line for line in lines if line.startswith(": waiting")]
+
+
 def test_a_huge_prompt_is_refused_without_stopping_others(serve: Serve) -> None:
     served = serve("hm\n</think>\n\nHello.")
     with ThreadPoolExecutor(2) as pool:
