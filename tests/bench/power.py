@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -72,9 +72,35 @@ def run(
     complete = min(result.get("sessions_quiet", 0), result.get("sessions_disturbed", 0)) >= WANTED
     if complete and result.get("live_trials", 0) >= LIVE * len(CHANGES) and trials >= TRIALS:
         figures.record("power", result, libraries=("numpy", "scipy"), table=beside_other_tools(table))
+    else:
+        print(f"Nothing is recorded without {WANTED} sessions of each kind, {TRIALS} trials and {LIVE} live ones.")
     for row in table:
         print("  ".join(f"{name} {value:.3f}" for name, value in row.items()))
+    for words, holds in bars(result):
+        print(f"{'holds' if holds else 'MISSED'}: {words}")
     return result
+
+
+def bars(result: Mapping[str, float]) -> Iterator[tuple[str, bool]]:
+    """What it has to come to, as far as it was measured, and whether it does."""
+    steady = result.get("sd", math.inf) <= 0.01
+    wanted: list[tuple[str, float, bool]] = [  # at least, or at most
+        *((("found_10", 0.98, True), ("found_5", 0.80, True)) if steady else ()),
+        ("wrong_5", 0.0, False),
+        ("wrong_10", 0.0, False),
+        ("false_alarms", 0.002, False),
+        ("disturbed_wrong_0", 0.0, False),
+        ("disturbed_wrong_10", 0.0, False),
+        *((f"live_wrong_{percent(change)}", 0.0, False) for change in CHANGES),
+        ("live_found_0", 0.0, False),
+    ]
+    for name, bar, least in wanted:
+        if name in result:
+            value = result[name]
+            yield (
+                f"{name} {value:.4g}, at {'least' if least else 'most'} {bar:g}",
+                value >= bar if least else value <= bar,
+            )
 
 
 def beside_other_tools(rows: Sequence[dict[str, float]]) -> dict[str, list[Any]]:

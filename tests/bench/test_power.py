@@ -53,3 +53,15 @@ def test_an_unfinished_record_is_judged_as_far_as_it_goes_and_says_so(tmp_path: 
         "live_wrong_10": 0,
     }
     assert table == []
+    assert list(power.bars(result)) == [("live_wrong_10 0, at most 0", True)]
+
+
+def test_each_bar_is_held_against_what_was_measured_and_small_changes_only_where_sessions_are_steady() -> None:
+    result = {"sd": 0.008, "found_10": 0.985, "found_5": 0.79, "wrong_5": 0.0, "false_alarms": 0.003}
+    assert list(power.bars(result)) == [
+        ("found_10 0.985, at least 0.98", True),
+        ("found_5 0.79, at least 0.8", False),
+        ("wrong_5 0, at most 0", True),
+        ("false_alarms 0.003, at most 0.002", False),
+    ]
+    assert not any(words.startswith("found") for words, _ in power.bars({**result, "sd": 0.011}))
