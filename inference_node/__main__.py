@@ -187,7 +187,7 @@ def bench_verify(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
 ) -> None:
     """Decode, verify, draft and fold of the fast engine, prefill, and whether bits are equal. On a random model."""
-    _fast_bench("copy,bits,verify,draft,gaps,prefill,experts,transformers,int8", shape, device, contexts, out)
+    _fast_bench("copy,bits,verify,draft,gaps,prefill,experts,transformers,margins,int8", shape, device, contexts, out)
 
 
 @bench.command("eta")
@@ -198,7 +198,7 @@ def bench_eta(
     out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
 ) -> None:
     """Tokens per second of whole generations with acceptance imposed: free, constrained, filtered, and over time."""
-    _fast_bench("copy,eta,constrained,long", shape, device, contexts, out)
+    _fast_bench("copy,eta,constrained,long,endurance", shape, device, contexts, out)
 
 
 @app.command()

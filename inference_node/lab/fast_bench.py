@@ -2,15 +2,20 @@
 
 A random model is made on the device. Routing is imposed to wake a given number of experts per block, acceptance by a
 seeded sequence with a stated mean; fold and drafter context follow it as they would a real one. Times are medians over
-replays of the captured graphs; bits are compared at every position. Results are told as they come and written at the
-end, so that a run that is cut short has still said what it found.
+replays of the captured graphs; bits are compared at every position. Results are told as they come and the figure file
+is written after every part, so that a run that is cut short has still left what it found.
 
     python -m inference_node.lab.fast_bench --shape 35b-a3b --out docs/figures
+    python -m inference_node.lab.fast_bench --seconds 370 --contexts 1024,16384,131072 --text 3000 --out FOLDER
+
+The second is for an accelerator that is lent for some minutes: kernels are compiled by all cores first, parts come in
+the order of their worth, and one whose usual time is more than what is left is passed over and named.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 import traceback
@@ -19,44 +24,60 @@ from pathlib import Path
 
 import torch
 
+from inference_node.kernels.triton import ahead as calls
 from inference_node.lab import figures
+from inference_node.lab.compiling import compile_all
 from inference_node.lab.fast_model import random_target
 from inference_node.lab.shapes import SHAPES
-from inference_node.lab.whole import bits, drafters, files, passes, peers
+from inference_node.lab.whole import ahead, bits, drafters, endurance, files, kernels, margins, passes, peers
 from inference_node.lab.whole.live import Bench, synchronize
 
-PARTS: dict[str, Callable[[Bench], None]] = {
-    "copy": passes.copy,
-    "verify": passes.verify,
-    "draft": passes.draft,
-    "gaps": passes.gaps,
-    "eta": passes.eta,
-    "bits": bits.bits,
-    "int8": passes.int8,
-    "constrained": passes.constrained,
-    "text": bits.text,
-    "drafters": drafters.drafters,
-    "prefill": passes.prefill,
-    "long": passes.long,
-    "experts": peers.experts,
-    "transformers": peers.transformers,
-    "loading": files.loading,
+PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
+    "copy": (passes.copy, 2),
+    "verify": (passes.verify, 25),
+    "draft": (passes.draft, 4),
+    "gaps": (passes.gaps, 6),
+    "eta": (passes.eta, 25),
+    "ahead": (ahead.ahead, 35),
+    "bits": (bits.bits, 25),
+    "kernels": (kernels.kernels, 50),
+    "experts": (peers.experts, 15),
+    "prefill": (passes.prefill, 15),
+    "text": (bits.text, 40),
+    "int8": (passes.int8, 25),
+    "constrained": (passes.constrained, 10),
+    "margins": (margins.margins, 40),
+    "transformers": (peers.transformers, 25),
+    "endurance": (endurance.endurance, 55),
+    "long": (passes.long, 80),
+    "drafters": (drafters.drafters, 60),
+    "loading": (files.loading, 90),
 }
-"""In the order of their worth, for runs that are cut short."""
+"""In the order of their worth, with the seconds that each takes on an H200, roughly."""
 
 
-def run(bench: Bench, parts: Sequence[str]) -> None:
-    """Every part by itself: what fails is told and the rest goes on."""
+def run(bench: Bench, parts: Sequence[str], record: Callable[[], None], until: float = math.inf) -> list[str]:
+    """Every part by itself: what fails is told and the rest goes on. Returns those that failed or had no time left."""
+    missing = []
     for part in parts:
+        measure, usual = PARTS[part]
         began = time.perf_counter()
+        if began + usual > until:
+            missing.append(part)
+            print(f"-- {part}: not begun, {until - began:.0f} s are left", flush=True)
+            continue
         try:
             with torch.inference_mode():
-                PARTS[part](bench)
+                measure(bench)
         except Exception:
+            missing.append(part)
             print(f"{part} FAILED\n{traceback.format_exc()}", flush=True)
             if bench.target is not None:
                 bench.runner.model.imposed = bench.runner.shared.imposed = None
+                bench.runner.graphs.forget()
+        record()
         print(f"-- {part}: {time.perf_counter() - began:.1f} s", flush=True)
+    return missing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--name", default="fast-h200", help="of the figure file")
     parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="no part is begun that would end later")
+    parser.add_argument("--ahead", type=int, default=0, help="MiB of the next launch's weight that each calls ahead")
     options = parser.parse_args(arguments)
+    began = time.perf_counter()
+    calls.BYTES = options.ahead << 20
     device = torch.device(options.device)
     contexts = tuple(int(context) for context in options.contexts.split(","))
     if options.tiles is not None:
@@ -80,8 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         tune_rows.apply(options.tiles)
     shape, out = SHAPES[options.shape], options.out
-    bench = Bench(shape, device, contexts, options.repeat, options.positions, options.text, out)
-    began = time.perf_counter()
+    parts = options.parts.split(",")
+    bench = Bench(shape, device, contexts, options.repeat, options.positions, options.text, out, commit=options.commit)
+    if device.type == "cuda" and options.shape == "35b-a3b":
+        failed = compile_all(ahead.VARIANTS if "ahead" in parts else ((calls.BYTES, False),))
+        print("\n".join([*failed, f"-- compiled: {time.perf_counter() - began:.1f} s"]), flush=True)
     block = 16 if options.shape != "small" else 8
     room = max(contexts[-1] + 4096, 8192 + 64, options.positions + 512)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -90,12 +118,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bench.shape, device, context=min(room, bench.shape.positions - 64), block=block, dtype=dtype
         )
     synchronize(bench)
-    print(f"{bench.live.facts.weight_bytes / 1e9:.1f} GB of weights made in {time.perf_counter() - began:.1f} s")
-    run(bench, options.parts.split(","))
-    if options.out is not None and device.type == "cuda":
-        command = figures.command("fast_bench", parser, options)
-        more = {"model": f"random, shape {options.shape}"} | ({"commit": options.commit} if options.commit else {})
-        print(figures.record(options.out, options.name, command, bench.found, **more))
+    print(
+        f"{bench.live.facts.weight_bytes / 1e9:.1f} GB of weights made; {time.perf_counter() - began:.1f} s", flush=True
+    )
+    command = figures.command("fast_bench", parser, options)
+    more = {"model": f"random, shape {options.shape}"} | ({"commit": options.commit} if options.commit else {})
+
+    def record() -> None:
+        if out is not None and device.type == "cuda":
+            figures.record(out, options.name, command, bench.found, **more)
+
+    missing = run(bench, parts, record, began + options.seconds)
+    print(f"-- all: {time.perf_counter() - began:.1f} s; missing: {', '.join(missing) or 'nothing'}", flush=True)
     return 0
 
 

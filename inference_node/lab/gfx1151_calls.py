@@ -100,9 +100,27 @@ def drafter() -> Iterator[Call]:
     for rows in (BLOCK, 2048):
         tables = table.expand(layers, -1)
         yield partial(ops.draft_context, bf16(rows, HIDDEN), weight, norms, rope, tables, *words, *all_pages, 1e-6)
+    yield from _drafter_products(heads, kv_heads, dim)
     settle: Any = ops.accept
     ints: Any = [int32(n) for n in (BLOCK, BLOCK, 3, accepting.FIELDS, BLOCK)]
     yield partial(settle, *ints, int32(8, accepting.RECORD + BLOCK), 7)
+
+
+def _drafter_products(heads: int, kv_heads: int, dim: int) -> Iterator[Call]:
+    """Its layers' weights, each with what the engine gives beside it."""
+    wide, middle, taps = (heads + 2 * kv_heads) * dim, 6144, 8
+    enter, out, up, down = (
+        packed.Weight(bf16(n, k))
+        for n, k in ((wide, HIDDEN), (HIDDEN, heads * dim), (2 * middle, HIDDEN), (HIDDEN, middle))
+    )
+    x, valid, squares = bf16(BLOCK, HIDDEN), int32(1), fp32(BLOCK, HIDDEN // 16)
+    fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    yield partial(ops.linear, x, enter, valid, bf16(BLOCK, wide), squares=squares, after=out.data)
+    yield partial(ops.linear, bf16(BLOCK, heads * dim), out, valid, x, residual=x, feed=fed, after=up.data)
+    yield partial(ops.linear, x, up, valid, bf16(BLOCK, middle), squares=squares, swiglu=True, after=down.data)
+    for after in (enter, packed.Weight(bf16(VOCAB, HIDDEN))):
+        yield partial(ops.linear, bf16(BLOCK, middle), down, valid, x, residual=x, feed=fed, after=after.data)
+    yield partial(ops.linear, bf16(BLOCK, taps * HIDDEN), packed.Weight(bf16(HIDDEN, taps * HIDDEN)), valid, x)
 
 
 def second() -> Iterator[Call]:
@@ -175,12 +193,17 @@ def linear() -> Iterator[Call]:
     valid, squares = int32(1), fp32(BLOCK, HIDDEN // 16)
     for n in (CHANNELS + VALUES + 2 * HEADS, 2 * 16 * 256 + 4 * 256):
         for weight in weights(n, HIDDEN):
-            yield partial(ops.linear, bf16(BLOCK, HIDDEN), weight, valid, bf16(BLOCK, n), squares=squares)
+            given: dict[str, Any] = {"squares": squares, "after": bf16(HIDDEN, VALUES)}
+            yield partial(ops.linear, bf16(BLOCK, HIDDEN), weight, valid, bf16(BLOCK, n), **given)
     fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
+    shared = bf16(2 * WIDTH, HIDDEN)
     for weight in weights(HIDDEN, VALUES):
         x, gate, out = bf16(BLOCK, VALUES), bf16(BLOCK, VALUES), bf16(BLOCK, HIDDEN)
-        yield partial(ops.linear, x, weight, valid, out, norm=fp32(DIM), gate=gate, residual=out, feed=fed)
+        gated: dict[str, Any] = {"norm": fp32(DIM), "gate": gate, "residual": out}
+        yield partial(ops.linear, x, weight, valid, out, **gated, feed=fed)
+        yield partial(ops.linear, x, weight, valid, out, **gated, after=shared)
         yield partial(ops.linear, x, weight, valid, out, residual=out, feed=fed)
+        yield partial(ops.linear, x, weight, valid, out, residual=out, after=shared)
     yield partial(ops.norm, bf16(BLOCK, HIDDEN), fp32(HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
     yield partial(ops.embed, int32(BLOCK), bf16(VOCAB, HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
 
@@ -190,10 +213,15 @@ def mixture() -> Iterator[Call]:
     x, h, out = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN)
     hidden, fed = bf16(BLOCK, TOP + 1, WIDTH), feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
     yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where)
-    for up in weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True):
-        yield partial(ops.expert_up, h, up, where, hidden)
-    for down in weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True):
-        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed)
+    imposed = int32(BLOCK, TOP)
+    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where, imposed=imposed)
+    for up, down in zip(
+        weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True), weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True),
+        strict=True,
+    ):  # fmt: skip
+        yield partial(ops.expert_up, h, up, where, hidden, after=down.data)
+        enter = bf16(CHANNELS + VALUES + 2 * HEADS, HIDDEN)
+        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed, after=enter)
 
 
 def head() -> Iterator[Call]:

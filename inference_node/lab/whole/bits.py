@@ -17,10 +17,13 @@ from inference_node.speculate.seam import Cut, Sampling
 ROLLBACKS = ("fold", "snapshots", "replay")
 
 
-def bits(bench: Bench) -> None:
-    """Logits of each row alone against those in a block with neighbours, for each rollback, any width, any fold."""
-    positions = mismatches = 0
-    line = tokens(bench, bench.bit_positions + 80, 3)
+def bits(bench: Bench, *, positions: int | None = None, name: str = "") -> None:
+    """Logits of each row alone against those in a block with neighbours, for each rollback, any width, any fold.
+
+    positions: for each rollback, by default as the bench was asked. Told under this name.
+    """
+    compared = mismatches = 0
+    line = tokens(bench, (positions or bench.bit_positions) + 80, 3)
     alone = None
     for rollback in ROLLBACKS:
         target = like(bench, rollback)
@@ -40,10 +43,10 @@ def bits(bench: Bench) -> None:
             rows = _logits(target, block, at, kept)
             for row in range(kept):
                 if at + row - start < len(alone):
-                    positions += 1
+                    compared += 1
                     mismatches += not torch.equal(rows[row], alone[at + row - start])
             at += kept
-    bench.tell(bit_positions=positions, bit_mismatches=mismatches)
+    bench.tell(**{f"{name}bit_positions": compared, f"{name}bit_mismatches": mismatches})
 
 
 def text(bench: Bench) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,7 @@ import torch
 from inference_node.fast.cycle import Runner
 from inference_node.fast.target import FastTarget
 from inference_node.lab.fast_model import random_target
-from inference_node.lab.shapes import Shape
+from inference_node.lab.shapes import SHAPES, Shape
 from inference_node.speculate.seam import Cut, Sampling
 
 CYCLES = 200
@@ -34,8 +33,13 @@ class Bench:
     bit_positions: int
     text_tokens: int
     out: Path | None
+    commit: str | None = None  # what is measured, where git does not know it
     found: dict[str, float] = field(default_factory=dict)
     target: FastTarget | None = None
+
+    @property
+    def shape_name(self) -> str:
+        return next(name for name, shape in SHAPES.items() if shape is self.shape)
 
     @property
     def live(self) -> FastTarget:
@@ -54,9 +58,6 @@ class Bench:
         for name, value in values.items():
             self.found[name] = value
             print(f"{name} = {value:.6g}", flush=True)
-        if self.out is not None:
-            self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / "fast-partial.json").write_text(json.dumps(self.found, indent=1), encoding="utf-8")
 
 
 class Anything:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from inference_node.fast.forward import Model
 from inference_node.fast.weights import DeltaPart, MixturePart
 from inference_node.lab.whole.live import (
     Bench,
@@ -76,7 +77,7 @@ def transformers(bench: Bench) -> None:
             config._experts_implementation = kind
             with torch.device("meta"):
                 module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-            _lend(bench, module)
+            lend(bench.runner.model, module)
             ids = torch.tensor([tokens(bench, 1024, 4)], device=bench.device)
             past = module(ids, use_cache=True).past_key_values
             times = []
@@ -126,17 +127,16 @@ def put(module: Any, name: str, value: torch.Tensor) -> None:
     setattr(module, name, torch.nn.Parameter(value, requires_grad=False))
 
 
-def _lend(bench: Bench, module: Any) -> None:
+def lend(model: Model, module: Any) -> None:
     """A whole transformers model over our tensors. Norms and rates are small copies in its own form."""
-    weights, s = bench.runner.model.weights, bench.runner.model.sizes
-    dtype = bench.runner.model.dtype
+    weights, s, dtype = model.weights, model.sizes, model.dtype
     d = s.delta
     assert d is not None
     body = module.model
     put(body.embed_tokens, "weight", weights.embedding)
     put(module.lm_head, "weight", weights.head.data)
     put(body.norm, "weight", (weights.norm - 1).to(dtype))
-    body.rotary_emb = type(body.rotary_emb)(module.config).to(bench.device)
+    body.rotary_emb = type(body.rotary_emb)(module.config).to(model.device)
     for layer, mixer, mlp in zip(body.layers, weights.mixers, weights.mlps, strict=True):
         put(layer.input_layernorm, "weight", (mixer.norm - 1).to(dtype))
         put(layer.post_attention_layernorm, "weight", (mlp.norm - 1).to(dtype))

@@ -1,0 +1,55 @@
+"""The bench as a whole on the small shapes and a CPU, where it says nothing about speed: its parts run and its count of
+time holds."""
+
+import io
+from contextlib import redirect_stdout
+
+import pytest
+
+from inference_node.lab import fast_bench
+
+
+@pytest.fixture(scope="module")
+def told():
+    options = ["--device", "cpu", "--shape", "small", "--contexts", "256", "--repeat", "1"]
+    with redirect_stdout(io.StringIO()) as out:
+        assert fast_bench.main([*options, "--parts", "margins,endurance,ahead", "--positions", "8"]) == 0
+    lines = out.getvalue().splitlines()
+    return dict(line.split(" = ") for line in lines if " = " in line), lines[-1]
+
+
+def test_teacher_forced_in_fp32_the_engine_says_what_transformers_says(told):
+    """In bf16 both differ from it; in one type nothing may."""
+    figures, _ = told
+    assert float(figures["margin_tokens"]) >= 64
+    assert float(figures["fast_disagreement"]) == float(figures["transformers_disagreement"]) == 0.0
+
+
+def test_a_long_generation_is_held_against_the_bytes_of_its_context(told):
+    figures, _ = told
+    assert float(figures["endurance_tokens"]) > 150
+    assert 0.2 < float(figures["endurance_last_over_first"]) < 5.0
+
+
+def test_every_setting_of_calls_ahead_is_timed(told):
+    figures, last = told
+    for name in ("0", "20", "20_early", "32", "again"):
+        assert float(figures[f"ahead_{name}_decode_ms"]) > 0 and float(figures[f"ahead_{name}_cycle_ms"]) > 0
+    assert last.endswith("missing: nothing")
+
+
+def test_a_part_for_which_no_time_is_left_is_named_and_not_begun(capsys):
+    assert fast_bench.run(None, ["copy"], lambda: None, until=0.0) == ["copy"]
+    assert "copy: not begun" in capsys.readouterr().out
+
+
+def test_a_part_that_fails_is_named_and_the_next_one_runs(capsys, monkeypatch):
+    class Bare:
+        target = None
+
+    done = []
+    monkeypatch.setitem(fast_bench.PARTS, "copy", (lambda bench: 1 / 0, 1))
+    monkeypatch.setitem(fast_bench.PARTS, "text", (done.append, 1))
+    assert fast_bench.run(Bare(), ["copy", "text"], lambda: done.append("recorded")) == ["copy"]
+    assert len(done) == 3 and done[0] == done[2] == "recorded"
+    assert "ZeroDivisionError" in capsys.readouterr().out
