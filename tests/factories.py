@@ -7,7 +7,7 @@
 Functions that take a session add their row and flush. Times count from NOON, a fixed moment.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from orchestrator.measure.records import ChangePoint, Comparison, Estimate, Metric, Outcome, Unit, Why
+from orchestrator.measure.records import ChangePoint, Comparison, Estimate, Metric, Outcome, Taken, Unit, Why
 from orchestrator.services.witness import Witness
 from orchestrator.services.workshop import Workshop
 from orchestrator.settings import Settings
@@ -279,6 +279,7 @@ def make_compared(
     ratio: float | None = 1.0,
     *,
     why: Why | None = None,
+    taken: Sequence[Taken] = (),
     **changed: Any,
 ) -> ComparisonRow:
     """Base against head; without a ratio it was contaminated. Its verdict follows from the ratio."""
@@ -316,6 +317,7 @@ def make_compared(
         same_code=given["same_code"],
         machine_key=given["machine_key"],
         outcome=Outcome(verdict, reason, screen, confirm, 0.02 if verdict is Verdict.NO_CHANGE else None),
+        taken=tuple(taken),
         why=why,
     )
     return added(db, ComparisonRow(body=TypeAdapter(Comparison).dump_python(whole, mode="json"), **given))

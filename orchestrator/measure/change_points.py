@@ -75,12 +75,8 @@ def noise_sd(points: Sequence[Night], heights: np.ndarray) -> float:
     """Night-to-night scatter: from neighbours' differences, which steps hardly touch, or from within the nights."""
     # statistics.median, because numpy's takes ten times as long for so few, and a page has hundreds of series.
     between = statistics.median(np.abs(np.diff(heights)).tolist()) * MAD_TO_SD / math.sqrt(2)
-    within = [
-        (point.spread or 0.0) * MAD_TO_SD / math.sqrt(max(1, point.good))
-        for point in points
-        if point.spread is not None
-    ]
-    return max(LEAST_SD, between, statistics.median(within) if within else 0.0)
+    within = [point.spread / math.sqrt(point.good or 1) for point in points if point.spread is not None]
+    return max(LEAST_SD, between, statistics.median(within) * MAD_TO_SD if within else 0.0)
 
 
 def step(series: Series, before: Sequence[Night], after: Sequence[Night]) -> ChangePoint:

@@ -45,19 +45,19 @@ def plot(
 ) -> Markup:
     """`sessions`: values of single sessions, by measurement, to be drawn behind."""
     times = sorted({night.at for line in one.lines for night in line.nights})
-    each = max(1, math.ceil(len(times) / MOST_DOTS[tall]))
-    numbers = {at: number // each for number, at in enumerate(times)}
-    lines = [dots(line, numbers) for line in one.lines]
-    good = [dot for line in lines for dot in line if dot.middle is not None]
-    if not good:
+    places = Places(times, max(1, math.ceil(len(times) / MOST_DOTS[tall])))
+    numbers = {at: number // places.each for number, at in enumerate(times)}
+    lines = [dots(line, numbers, together=places.each > 1) for line in one.lines]
+    good = [[dot for dot in line if dot.middle is not None] for line in lines]
+    if not any(good):
         return Markup('<span class="none">no good session yet</span>')
     raw = [value for values in (sessions or {}).values() for value in values]
-    scale = Scale.around(min([*[dot.low for dot in good], *raw]), max([*[dot.high for dot in good], *raw]))
-    places = Places(times, each)
+    low = min([*[dot.low for line in good for dot in line], *raw])
+    scale = Scale.around(low, max([*[dot.high for line in good for dot in line], *raw]))
     parts = [
         *(grid(scale) if tall else ()),
         *keys(one.lines, places, tall),
-        *(part for line in lines for part in stretched(line, places, scale)),
+        *(stretched(line, places, scale) for line in good if line),
         *single_sessions(sessions or {}, one.lines, places, scale),
         *(part for line in lines for part in marks(line, places, scale, one.unit)),
         *(part for step in one.steps for part in step_marks(step, places, tall)),
@@ -121,11 +121,14 @@ def starts(last: int) -> tuple[str, ...]:
     return tuple(f"{across * FINE:.0f},%d" for across in per_cents(last))
 
 
-def dots(line: Line, numbers: Mapping[datetime, int]) -> list[Dot]:
-    together: dict[int, list[Night]] = {}
+def dots(line: Line, numbers: Mapping[datetime, int], *, together: bool) -> list[Dot]:
+    """`together`: nights may share a place."""
+    if not together:
+        return [dot_of_one(numbers[night.at], night) for night in line.nights]
+    found: dict[int, list[Night]] = {}
     for night in line.nights:
-        together.setdefault(numbers[night.at], []).append(night)
-    return [dot_of_one(at, *nights) if len(nights) == 1 else dot(at, nights) for at, nights in together.items()]
+        found.setdefault(numbers[night.at], []).append(night)
+    return [dot_of_many(at, nights) for at, nights in found.items()]
 
 
 def dot_of_one(at: int, night: Night) -> Dot:
@@ -136,7 +139,7 @@ def dot_of_one(at: int, night: Night) -> Dot:
     return Dot(at, (night,), median - half, median, median + half, night.void > 0)
 
 
-def dot(at: int, nights: Sequence[Night]) -> Dot:
+def dot_of_many(at: int, nights: Sequence[Night]) -> Dot:
     good = [(night.median, night.median * (night.spread or 0.0)) for night in nights if night.median is not None]
     void = any(night.void for night in nights)
     if not good:
@@ -148,11 +151,8 @@ def dot(at: int, nights: Sequence[Night]) -> Dot:
 # What is drawn ---------------------------------------------------------------------------------
 
 
-def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Markup]:
+def stretched(good: Sequence[Dot], places: Places, scale: Scale) -> Markup:
     """Band and line, in a picture of their own that is pulled to the width of the plot."""
-    good = [one for one in line if one.middle is not None]
-    if not good:
-        return
     low, bottom = scale.low, FINE * BOTTOM + 0.5  # whole numbers of a fine grid: half of the time of decimals
     per_unit = FINE * (BOTTOM - TOP) / (scale.high - scale.low)
     starts = places.starts
@@ -161,7 +161,7 @@ def stretched(line: Sequence[Dot], places: Places, scale: Scale) -> Iterator[Mar
     upper = there % tuple([bottom - (one.high - low) * per_unit for one in good])
     lower = back % tuple([bottom - (one.low - low) * per_unit for one in reversed(good)])
     middle = there % tuple([bottom - ((one.middle or 0.0) - low) * per_unit for one in good])
-    yield Markup(
+    return Markup(
         f'<svg class="lines" width="100%" height="100%" viewBox="0 0 {100 * FINE} {100 * FINE}" '
         'preserveAspectRatio="none">'
         f'<polygon class="band" points="{upper} {lower}"/>'
@@ -173,10 +173,8 @@ def marks(line: Sequence[Dot], places: Places, scale: Scale, unit: str) -> Itera
     """Void nights hollow, and the last one lit."""
     last = next((one.at for one in reversed(line) if one.middle is not None), None)
     for one in line:
-        kind = "last" if one.at == last else "void" if one.void else ""
-        if one.middle is None:
-            kind = "void none"
-        if kind:
+        if one.void or one.middle is None or one.at == last:
+            kind = "void none" if one.middle is None else "last" if one.at == last else "void"
             height = BOTTOM + 4 if one.middle is None else scale.y(one.middle)
             yield Markup(
                 f'<circle class="{kind}" cx="{places.x(one.at)}%" cy="{height}%" r="{4 if kind == "last" else 3}">'

@@ -17,6 +17,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text, update
 
+from orchestrator.measure import protocol
+from orchestrator.measure.records import Block, Taken
 from orchestrator.services.workshop import Workshop
 from orchestrator.store.measurements import MeasurementRow
 from orchestrator.store.migrate import upgrade
@@ -24,6 +26,7 @@ from orchestrator.store.reviews import Review
 from orchestrator.store.session import Sessions, open_sessions
 from orchestrator.web.app import make_app
 from orchestrator.web.serving import spare_what_is_loaded
+from review_agents.records import Session
 from tests.bench.figures import record
 from tests.factories import fill, make_compared, make_shop
 from tests.support.chromium import chromium
@@ -129,7 +132,10 @@ def database(folder: Path, postgres: bool) -> Iterator[str]:
 
 
 def fill_wide(sessions: Sessions) -> list[UUID]:
-    """Fifty nights of 200 benchmarks, a tenth of which moved, and a verdict on each by the last review."""
+    """Fifty nights of 200 benchmarks, a tenth of which moved, and a verdict on each by the last review.
+
+    Verdicts have their sessions, as real ones do: they are most of what is stored of them.
+    """
     wide = fill(sessions, repos=1, reviews=MEASUREMENTS // BENCHMARKS, measurements_each=BENCHMARKS)
     with sessions.begin() as db:
         review, middle = db.get_one(Review, wide[-1]), db.get_one(Review, wide[len(wide) // 2])
@@ -138,8 +144,17 @@ def fill_wide(sessions: Sessions) -> list[UUID]:
         late = row.repo_id == review.repo_id, row.name.in_(moved), row.at >= middle.created_at
         db.execute(update(row).where(*late).values(median=row.median * 1.2))
         for number in range(BENCHMARKS):
-            make_compared(db, review, f"series {number}", 1 + number % 10 / 100)
+            make_compared(db, review, f"series {number}", 1 + number % 10 / 100, taken=sessions_of_a_screen())
     return wide
+
+
+def sessions_of_a_screen() -> list[Taken]:
+    return [
+        Taken(
+            turn.block, turn.place, turn.side, 1, Session(value=0.1, user_s=0.09, peak_bytes=30 << 20, pressure=0.001)
+        )
+        for turn in protocol.turns(Block.SCREEN)
+    ]
 
 
 FRAMES = """
