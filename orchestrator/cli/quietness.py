@@ -10,6 +10,7 @@ from orchestrator.cli.links import Checked
 from orchestrator.measure.statistics import estimate, session_sd
 from orchestrator.sandbox import quiet
 from orchestrator.sandbox.limits import for_measuring
+from orchestrator.sandbox.pressure import Contention
 from orchestrator.sandbox.quiet import Timed
 from orchestrator.settings import Settings
 
@@ -26,6 +27,10 @@ def check_settings(settings: Settings) -> Iterator[Checked]:
     cpus = for_measuring(settings)
     where = f"on CPUs {', '.join(map(str, cpus))}" if cpus else "on all CPUs: there is only one core"
     yield Checked("measuring", None, f"{where}; `lamplighter doctor --only quiet` says how steady they are")
+    yield from set_to(cpus)
+
+
+def set_to(cpus: tuple[int, ...]) -> Iterator[Checked]:
     for one in quiet.machine_settings(cpus):
         yield Checked("measuring", None, f"{one.name}: {one.value}{f'; {one.advice}' if one.advice else ''}")
     if quiet.is_virtual():
@@ -45,7 +50,8 @@ def check_quiet(
     """
     cpus = for_measuring(settings)
     source = resources.files("review_agents.probes").joinpath("inside/canary.py").read_text("utf-8")
-    before, began = quiet.processor_times(), clock()
+    yield from set_to(cpus)
+    before, began, meanwhile = quiet.processor_times(), clock(), quiet.watched(cpus)
     taken: list[Timed] = []
     spoken_at = began - SPEAK_EVERY_S
     try:
@@ -59,6 +65,7 @@ def check_quiet(
             raise
         yield Checked("quiet", None, f"stopped after {(clock() - began) / 60:.1f} of {minutes:g} min")
     elapsed_s = clock() - began
+    yield Checked("pressure", None, waited(meanwhile()))
     yield from told(taken, elapsed_s)
     busy = quiet.neighbours(before, quiet.processor_times(), elapsed_s)
     noticed = [f"{name} {share:.0%}" for name, share in busy if share >= NOTICED_SHARE][:MOST_NEIGHBOURS]
@@ -82,7 +89,10 @@ def told(taken: Sequence[Timed], elapsed_s: float) -> Iterator[Checked]:
     if reasons:
         words += f" ({', '.join(f'{number} times: {reason}' for reason, number in reasons.most_common(3))})"
     calm = disturbed <= MOST_DISTURBED
-    yield Checked("disturbance", calm, words if calm else f"{words}; reviews would wait, and often give no verdict")
+    if not calm:
+        (worst, _), *_ = reasons.most_common(1)
+        words += f"; reviews would wait, and often give no verdict. {ADVICE.get(worst, QUIETER)}"
+    yield Checked("disturbance", calm, words)
     good = [one.wall_s for one in taken if not one.disturbed]
     if len(good) < len(PAIR):
         sd = session_sd([one.wall_s for one in taken], ())
@@ -98,7 +108,30 @@ def told(taken: Sequence[Timed], elapsed_s: float) -> Iterator[Checked]:
     yield Checked("steadiness", sd <= USABLE_SD, f"{words}. {means(sd)}")
 
 
+def waited(meanwhile: Contention) -> str:
+    """How much others were in the way in all that time, gentle or not."""
+    said = [f"others used {meanwhile.foreign or 0.0:.1%} of the CPUs that are measured on"]
+    if meanwhile.pressure is not None:
+        said.insert(0, f"some task waited for a processor during {meanwhile.pressure:.1%} of the time")
+    if meanwhile.steal:
+        said.append(f"the hypervisor took {meanwhile.steal:.1%} of them")
+    return ", ".join(said)
+
+
 QUIETER = "Stop what else runs here, fix the frequency, or give measuring cores of its own (LAMPLIGHTER_SANDBOX_CPUS)."
+OTHERS, WAITED = "others used the processors", "tasks waited for a processor"
+HYPERVISOR, SWAP = "the hypervisor took the processors away", "pages came back from swap"
+STOP = (
+    "Have what runs beside reviews run at another time, or give measuring cores of its own (LAMPLIGHTER_SANDBOX_CPUS)."
+)
+ADVICE = {
+    OTHERS: STOP,
+    WAITED: STOP,
+    HYPERVISOR: "Measure on a machine, or with processors, that the hypervisor gives to nobody else.",
+    SWAP: "Give this machine more memory, or stop what fills it.",
+    "the processor was throttled": "Cool it better, or lower its highest frequency (`cpupower frequency-set -u`).",
+    "the processor's highest frequency was changed": "Keep what changes it (power profiles, tuned) from doing so.",
+}
 
 
 def means(sd: float) -> str:
@@ -111,11 +144,10 @@ def means(sd: float) -> str:
 
 def kind(disturbed: str) -> str:
     """What disturbed, without how much."""
-    for words in ("others used", "some task waited", "the hypervisor"):
+    for words, found in (("others used", OTHERS), ("some task waited", WAITED), ("the hypervisor", HYPERVISOR)):
         if disturbed.startswith(words):
-            return {"others used": "others used the processors", "some task waited": "tasks waited for a processor",
-                    "the hypervisor": "the hypervisor took the processors away"}[words]  # fmt: skip
-    return "pages came back from swap" if "swap" in disturbed else disturbed
+            return found
+    return SWAP if "swap" in disturbed else disturbed
 
 
 def pairs(good: Sequence[float]) -> list[float]:

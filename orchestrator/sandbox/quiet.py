@@ -8,7 +8,7 @@ import re
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,18 +34,17 @@ def timed(source: str, cpus: tuple[int, ...], tolerance: Tolerance = STRICT) -> 
 
     It is out of a terminal's reach: who presses Ctrl-C means us, who end it without a traceback.
     """
-    watched = pressure.with_siblings(cpus)
+    seen = pressure.with_siblings(cpus)
     chosen = cpus or tuple(os.sched_getaffinity(0))
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    before = pressure.read(watched)
+    used_s = children_s()
+    before = pressure.read(seen)
     subprocess.run(
         [sys.executable, "-I", "-c", PINNED.format(cpus=set(chosen))], input=source, text=True, check=True,
         stdout=subprocess.DEVNULL, timeout=LONGEST_S, start_new_session=True,
     )  # fmt: skip
-    after = pressure.read(watched)
-    now = resource.getrusage(resource.RUSAGE_CHILDREN)
-    own_s = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
-    wall_s, count = after.at - before.at, pressure.cpu_count(watched)
+    after = pressure.read(seen)
+    own_s = children_s() - used_s
+    wall_s, count = after.at - before.at, pressure.cpu_count(seen)
     complaint = pressure.between(before, after, own_s=own_s, cpus=count).complaint(
         own_share=own_s / (wall_s * count),
         most_pressure=tolerance.pressure,
@@ -53,6 +52,24 @@ def timed(source: str, cpus: tuple[int, ...], tolerance: Tolerance = STRICT) -> 
         most_steal=tolerance.steal,
     )
     return Timed(wall_s, complaint)
+
+
+def watched(cpus: tuple[int, ...]) -> Callable[[], pressure.Contention]:
+    """What others did on those CPUs from now until it is asked."""
+    seen = pressure.with_siblings(cpus)
+    before, used_s = pressure.read(seen), children_s()
+
+    def meanwhile() -> pressure.Contention:
+        own_s = children_s() - used_s
+        return pressure.between(before, pressure.read(seen), own_s=own_s, cpus=pressure.cpu_count(seen))
+
+    return meanwhile
+
+
+def children_s() -> float:
+    """Processor time of our children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 # What the machine is set to -------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.quietness import PAIR, pairs, so_far, told
+from orchestrator.cli.quietness import PAIR, pairs, so_far, told, waited
+from orchestrator.sandbox.pressure import Contention
 from orchestrator.sandbox.quiet import Timed
 from tests.orchestrator.cli.conftest import Command
 from tests.support.host_settings import isolated
@@ -55,6 +56,32 @@ def test_a_disturbed_machine_is_told_by_what() -> None:
     assert "(6 times: others used the processors, 2 times: pages came back from swap)" in words
 
 
+@pytest.mark.parametrize(
+    ("disturbed", "advice"),
+    [
+        ("others used 31% of the processor time", "Have what runs beside reviews run at another time, or give"),
+        ("the hypervisor gave 9.0% of the processor time to others", "that the hypervisor gives to nobody else."),
+        ("3 pages came back from swap", "Give this machine more memory, or stop what fills it."),
+        ("the processor was throttled", "Cool it better, or lower its highest frequency"),
+        (
+            "the processor's highest frequency was changed",
+            "Keep what changes it (power profiles, tuned) from doing so.",
+        ),
+    ],
+)
+def test_what_disturbs_most_comes_with_what_to_do(disturbed: str, advice: str) -> None:
+    ok, words = said([*steady(20, 0.001), *steady(9, 0.001, disturbed)])["disturbance"]
+    assert ok is False and advice in words
+    assert advice not in said([*steady(99, 0.001), *steady(1, 0.001, disturbed)])["disturbance"][1]
+
+
+def test_all_that_others_did_is_said_though_every_session_was_good() -> None:
+    assert waited(Contention(0.004, 0.0031)) == (
+        "some task waited for a processor during 0.4% of the time, others used 0.3% of the CPUs that are measured on"
+    )
+    assert waited(Contention(None, 0.5, steal=0.02)).endswith("measured on, the hypervisor took 2.0% of them")
+
+
 def test_where_hardly_a_session_is_good_nothing_is_said_about_spread() -> None:
     found = said([*steady(11, 0.001), *steady(40, 0.001, "the hypervisor gave 9.0% of the processor time to others")])
     assert (
@@ -74,7 +101,7 @@ def test_pairs_of_equal_code_are_laid_out_as_base_and_head_are() -> None:
 def test_doctor_measures_for_as_long_as_it_was_asked_to(lamplighter: Command) -> None:
     done = lamplighter("doctor", "--only", "quiet", "--minutes", "0.01", "--format", "json")
     found = {one["thing"]: one for one in json.loads(done.out)}
-    assert {"disturbance", "steadiness"} <= set(found)
+    assert {"pressure", "disturbance", "steadiness"} <= set(found)
     assert "sessions in 0." in found["disturbance"]["said"]
     assert done.status == (3 if any(one["ok"] is False for one in found.values()) else 0)
 
