@@ -105,6 +105,7 @@ class Settings(BaseSettings):
     model_tools: Literal["auto", "native", "text"] = "auto"  # auto: the endpoint is asked
     model_temperature: float | None = Field(None, ge=0, le=2)  # None: the server's own
     default_focuses: Literal["all", "none"] = "all"  # of reviews that name none
+    node_busy_s: float = Field(60.0, ge=15)  # that a turn waits in a line before the node; then its review parks
     node_patience_minutes: int = Field(720, ge=0)  # then a review ends without what the node would have said
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -258,6 +258,7 @@ def chat_of(settings: Settings) -> Callable[[], ChatModel] | None:
         key,
         tools=settings.model_tools,
         temperature=settings.model_temperature,
+        busy_s=settings.node_busy_s,
         repeats=repeats_itself,
     )
 

@@ -11,7 +11,8 @@ CONCLUDE = 0.92  # of tokens or seconds: what is left is for recording
 
 
 class Meter:
-    """Counts what a focus spends. Turns of all attempts count, seconds only while it runs."""
+    """Counts what a focus spends, in all its attempts. Seconds in which it waits for its node are none of its own:
+    neither between attempts nor, once an answer has come, in the node's queue behind others."""
 
     def __init__(self, budget: Budget, clock: Callable[[], float], *, seconds: float, tokens: int | None = None):
         self.budget = budget
@@ -23,6 +24,12 @@ class Meter:
         self._clock = clock
         self._began = clock()
         self._known = 0  # tokens of the conversation so far
+        self._before = 0.0  # seconds of earlier attempts, as far as answers tell them
+
+    def count_earlier(self, usage: Usage) -> None:
+        """One answer of an attempt before this one."""
+        self.count(usage)
+        self._before += usage.seconds
 
     def count(self, usage: Usage) -> None:
         """One answer. Counted by how the conversation grows, so that a server that hides its cache changes nothing."""
@@ -38,7 +45,7 @@ class Meter:
 
     @property
     def elapsed(self) -> float:
-        return self._clock() - self._began
+        return max(0.0, self._before + self._clock() - self._began - self.usage.waited_s)
 
     @property
     def shares(self) -> dict[str, float]:

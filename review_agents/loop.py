@@ -137,7 +137,7 @@ class Loop:
             return
         for entry in self.task.earlier:  # what was spent before the interruption
             if entry.answer is not None:
-                self.meter.count(entry.answer.usage)
+                self.meter.count_earlier(entry.answer.usage)
         for one in self.talk.history:
             self.calls += map(in_a_line, one.calls)
         for asked, said in refused_before(self.task.earlier):

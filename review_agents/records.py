@@ -465,6 +465,7 @@ class Usage(Record):
     cached: int = 0
     completion: int = 0
     seconds: float = 0.0  # wall, as the client saw it
+    waited_s: float = 0.0  # of these, in the node's queue while it worked for others
     prompt_s: float = 0.0  # reading what was new
     completion_s: float = 0.0
     drafted: int = 0

@@ -110,7 +110,7 @@ class Assembly:
         """The end of what was written so far."""
         return "".join((self.text or self.thought)[-600:])
 
-    def answer(self, *, seconds: float, looped: bool = False) -> Answer:
+    def answer(self, *, seconds: float, waited_s: float = 0.0, looped: bool = False) -> Answer:
         calls = tuple(
             ToolCall(id=one["id"], name=one["name"], arguments=one["arguments"])
             for _, one in sorted(self._calls.items())
@@ -123,24 +123,30 @@ class Assembly:
             calls=calls,
             thought=LOADING.sub("", "".join(self.thought)),
             end=end,
-            usage=self.usage(seconds),
+            usage=self.usage(seconds, waited_s),
         )
 
-    def usage(self, seconds: float) -> Usage:
-        """Where the server counted nothing, because we hung up before it could, each piece is at least one token."""
+    def usage(self, seconds: float, waited_s: float = 0.0) -> Usage:
+        """`waited_s` is what we saw of the line before the node; our own node knows it exactly.
+
+        Where the server counted nothing, because we hung up before it could, each piece is at least one token."""
         usage, timings = self._usage, self._timings
         prompt = number(usage.get("prompt_tokens"))
         cached = number((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
         if timings:
             cached = cached or number(timings.get("cache_n"))
             prompt = prompt or cached + number(timings.get("prompt_n"))
+            if isinstance(queued_ms := timings.get("queued_ms"), int | float):
+                waited_s = queued_ms / 1000
+        waited_s = min(waited_s, seconds)
         return Usage(
             prompt=prompt,
             cached=min(cached, prompt),
             completion=number(usage.get("completion_tokens")) or number(timings.get("predicted_n")) or self.pieces,
             seconds=seconds,
+            waited_s=waited_s,
             prompt_s=float(timings.get("prompt_ms") or 0) / 1000,
-            completion_s=float(timings.get("predicted_ms") or 0) / 1000 or (0.0 if timings else seconds),
+            completion_s=float(timings.get("predicted_ms") or 0) / 1000 or (0.0 if timings else seconds - waited_s),
             drafted=number(timings.get("draft_n")),
             accepted=number(timings.get("draft_n_accepted")),
         )

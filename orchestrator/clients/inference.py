@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import httpx
 import structlog
 
-from orchestrator.clients.busy import is_busy
+from orchestrator.clients.busy import READING, Line, Onlooker, Work
 from orchestrator.clients.chat_wire import Assembly, body_of
 from review_agents.ports import (
     Ability,
@@ -34,6 +34,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 CONNECT_S = 10.0
+BUSY_S = 60.0  # that a request waits at the node behind those of others
 SILENCE_S = 1200.0  # a slow machine reads a long prompt for many minutes before its first word
 LOOK_EVERY_S = 0.25  # whether to stop
 TRIES = 4  # of a request that the node cannot take right now
@@ -66,6 +67,13 @@ class Busy(NodeAway):
         self.after_s = after_s
 
 
+class Occupied(Busy):
+    """The node has worked for others for as long as we wait for that; nothing of ours is left with it."""
+
+    def __init__(self, node: str, waited_s: float):
+        super().__init__(f"the node at {node} has been busy with other requests for {waited_s:.0f} s", 0.0)
+
+
 class HttpChatModel:
     """`tools` is auto (ask the endpoint), native or text. `repeats` says whether a text's end runs in circles."""
 
@@ -79,6 +87,7 @@ class HttpChatModel:
         temperature: float | None = None,
         repeats: Callable[[str], bool] = lambda text: False,
         silence_s: float = SILENCE_S,
+        busy_s: float = BUSY_S,
         pause_s: float = FIRST_PAUSE_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ):
@@ -89,6 +98,8 @@ class HttpChatModel:
         self._temperature = temperature
         self._repeats = repeats
         self._silence_s = silence_s
+        self._busy_s = busy_s
+        self._onlooker = Onlooker(self._base)
         self._pause_s = pause_s
         self._transport = transport
 
@@ -186,7 +197,7 @@ class HttpChatModel:
                 )  # the same seed breaks in the same way
             except NodeAway as error:
                 asked_for = error.after_s if isinstance(error, Busy) else 0.0
-                if attempt == TRIES or asked_for > LONGEST_PAUSE_S:
+                if attempt == TRIES or asked_for > LONGEST_PAUSE_S or isinstance(error, Occupied):
                     raise
                 log.info("the node cannot take the request now", reason=str(error), pause_s=max(pause, asked_for))
                 wait(max(pause, asked_for), cancelled)
@@ -197,32 +208,49 @@ class HttpChatModel:
         raise AssertionError("unreachable")
 
     async def _asked(self, question: Question) -> Answer:
+        """Raises `Occupied` when the node works for others for too long before it begins with ours."""
+        async with self._client() as client:
+            line = Line(lambda timeout_s: self._onlooker.look(client, self._model, timeout_s=timeout_s), self._busy_s)
+            if await line.too_busy_to_send():
+                raise Occupied(without_credentials(self._base), self._busy_s)
+            answer = asyncio.ensure_future(self._answered(client, question, line))
+            waiting = asyncio.ensure_future(line.too_long())
+            try:
+                await asyncio.wait({answer, waiting}, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done() and waiting.result():
+                    raise Occupied(without_credentials(self._base), self._busy_s)
+                return await answer
+            finally:  # a request that still waits is hung up on, so that the node never begins with it
+                for task in (answer, waiting):
+                    task.cancel()
+                await asyncio.gather(answer, waiting, return_exceptions=True)
+
+    async def _answered(self, client: httpx.AsyncClient, question: Question, line: Line) -> Answer:
         body = body_of(question, model=self._model, temperature=self._temperature)
-        began = time.monotonic()
         limits = httpx.Timeout(self._silence_s, connect=CONNECT_S)
         try:
-            async with (
-                self._client() as client,
-                client.stream("POST", f"{self._base}/v1/chat/completions", json=body, timeout=limits) as reply,
-            ):
+            async with client.stream("POST", f"{self._base}/v1/chat/completions", json=body, timeout=limits) as reply:
                 if reply.status_code != 200:
                     said = (await reply.aread()).decode("utf-8", "replace")
                     raise self._problem(reply.status_code, said, reply.headers.get("retry-after", ""))
                 if "text/event-stream" not in reply.headers.get("content-type", ""):
                     whole = Assembly()
                     whole.take(read_json((await reply.aread()).decode("utf-8", "replace")))
-                    return self._ended(whole, began, looped=False)
-                return await self._streamed(reply, began)
+                    line.begun()
+                    return self._ended(whole, line, looped=False)
+                return await self._streamed(reply, line)
         except httpx.HTTPError as error:
             raise NodeAway(f"the node at {without_credentials(self._base)} went away ({in_words(error)})") from None
 
-    async def _streamed(self, reply: httpx.Response, began: float) -> Answer:
+    async def _streamed(self, reply: httpx.Response, line: Line) -> Answer:
         made = Assembly()
         looked = 0
-        async for line in reply.aiter_lines():
-            if not line.startswith("data:"):
+        async for said in reply.aiter_lines():
+            if said.startswith(("data:", READING)):
+                line.begun()
+            if not said.startswith("data:"):
                 continue  # comments keep the connection alive while a long prompt is read
-            data = line[5:].strip()
+            data = said[5:].strip()
             if data == "[DONE]":
                 break
             made.take(read_json(data))
@@ -231,15 +259,15 @@ class HttpChatModel:
             if made.chars - looked > LOOP_LOOK_CHARS:
                 looked = made.chars
                 if self._repeats(made.tail):
-                    return self._ended(made, began, looped=True)
+                    return self._ended(made, line, looped=True)
         if not made.finish:
             raise NodeAway("the node ended its answer in the middle")
-        return self._ended(made, began, looped=False)
+        return self._ended(made, line, looped=False)
 
-    def _ended(self, made: Assembly, began: float, *, looped: bool) -> Answer:
+    def _ended(self, made: Assembly, line: Line, *, looped: bool) -> Answer:
         if made.failed:
             raise self._problem(500, made.failed)
-        return made.answer(seconds=time.monotonic() - began, looped=looped)
+        return made.answer(seconds=time.monotonic() - line.began, waited_s=line.waited_s, looped=looped)
 
     def _problem(self, status: int, text: str, retry_after: str = "") -> Exception:
         """What a refusal means."""
@@ -273,7 +301,8 @@ class HttpChatModel:
 
     async def _busy(self) -> bool | None:
         async with self._client() as client:
-            return await is_busy(client, self._base, self._model)
+            work: Work | None = await self._onlooker.look(client, self._model)
+        return None if work is None else work.running
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(headers=self._headers, trust_env=False, transport=self._transport)

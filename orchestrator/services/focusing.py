@@ -405,6 +405,7 @@ def tokens_of(results: Sequence[FocusResult], confirmed: Mapping[str, int] | Non
             "turns": result.turns,
             "malformed": result.malformed,
             "seconds": round(usage.seconds, 2),
+            "waited_s": round(usage.waited_s, 2),
             "prompt_s": round(usage.prompt_s, 2),
             "completion_s": round(usage.completion_s, 2),
             "drafted": usage.drafted,

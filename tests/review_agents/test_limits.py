@@ -29,3 +29,13 @@ def test_a_history_that_was_cut_is_read_anew() -> None:
     meter.forget_prefix()
     meter.count(Usage(prompt=4_000, completion=10))
     assert meter.spent == 14_110
+
+
+def test_seconds_in_the_nodes_line_are_none_of_the_focus_and_those_of_earlier_attempts_are() -> None:
+    now = [0.0]
+    meter = Meter(builtin()["correctness"].budget, lambda: now[0], seconds=1000)
+    meter.count_earlier(Usage(prompt=10_000, completion=100, seconds=90.0, waited_s=50.0))
+    assert (meter.elapsed, meter.turns) == (40.0, 1)
+    now[0] = 70.0
+    meter.count(Usage(prompt=10_300, completion=10, seconds=65.0, waited_s=55.0))
+    assert meter.elapsed == 40.0 + 70.0 - 55.0 and meter.usage.seconds == 155.0

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -105,6 +106,10 @@ class ModelServer:
         """Requests that it works on now."""
         raise NotImplementedError
 
+    def waiting(self) -> int:
+        """Requests that it will work on later."""
+        raise NotImplementedError
+
 
 class LlamaServer(ModelServer):
     """llama.cpp's. Untaught, the model's own chat template knows no tools; taught, it is shown calls of them."""
@@ -127,6 +132,9 @@ class LlamaServer(ModelServer):
 
     def working(self) -> int:
         return sum(bool(slot["is_processing"]) for slot in self.get("/slots").json())
+
+    def waiting(self) -> int:
+        return self._metric("llamacpp:requests_deferred")
 
     def _metric(self, name: str) -> int:
         for family in text_string_to_metric_families(self.get("/metrics").text):
@@ -160,8 +168,50 @@ class OurNode(ModelServer):
     def working(self) -> int:
         return int(self.get("/health").json()["running"])
 
+    def waiting(self) -> int:
+        return int(self.get("/health").json()["waiting"])
+
     def _stats(self) -> dict[str, dict[str, dict[str, int]]]:
         return dict(self.get("/stats").json())
+
+
+class Guest:
+    """Somebody else's long answer, which a server works on from `arrive` to `leave`."""
+
+    def __init__(self, node: ModelServer):
+        self._node = node
+        self._told_to_go = threading.Event()
+        self._served = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def __enter__(self) -> Self:
+        self.arrive()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+    def arrive(self) -> None:
+        self._thread.start()
+        assert self._served.wait(60), "the server has not begun with it"
+
+    def leave(self) -> None:
+        self._told_to_go.set()
+        if self._thread.ident is not None:
+            self._thread.join(60)
+
+    def _listen(self) -> None:
+        asked = {"messages": [{"role": "user", "content": "Tell a long story."}], "max_tokens": 7000, "stream": True}
+        body = {**asked, "ignore_eos": True}
+        chat = f"{self._node.url}/v1/chat/completions"
+        with httpx.stream("POST", chat, json=body, timeout=60, trust_env=False) as reply:
+            for line in reply.iter_lines():
+                if line.startswith("data:"):
+                    self._served.set()
+                if self._told_to_go.is_set():
+                    return
 
 
 # For tests ----------------------------------------------------------------------------------

@@ -3,10 +3,13 @@
 import json
 from typing import Any
 
+import httpx
 import pytest
 
-from orchestrator.clients.inference import HttpChatModel
-from tests.support.endpoint import Endpoint
+from orchestrator.clients.busy import READING, Work, behind_others, places
+from orchestrator.clients.inference import HttpChatModel, Occupied
+from review_agents.records import Message, Question, Role
+from tests.support.endpoint import Endpoint, Handler
 
 SLOT = {"id": 0, "n_ctx": 8192, "speculative": False}
 
@@ -46,3 +49,86 @@ def test_a_server_that_is_gone_is_not_known_to_be_busy() -> None:
     with Endpoint() as endpoint:
         pass
     assert HttpChatModel(endpoint.url).is_busy() is None
+
+
+# Whether a request of ours waits there -----------------------------------------------------------
+
+
+def seen(page: str, told: Any) -> Work:
+    reply = httpx.Response(200, text=told) if isinstance(told, str) else httpx.Response(200, json=told)
+    work = dict(places(""))[page](reply)
+    assert work is not None
+    return work
+
+
+def slots(*tasks: tuple[int, int] | None, told_as: type = list) -> Work:
+    """Of each slot its task and the tokens that this has written; None for a free one."""
+    shown: list[dict[str, Any]] = []
+    for task, tokens in (one or (0, 0) for one in tasks):
+        told: Any = {"n_decoded": tokens}
+        shown.append({"id_task": task, "is_processing": task > 0, "next_token": [told] if told_as is list else told})
+    return seen("/slots", shown)
+
+
+def test_behind_our_node_a_request_waits_when_one_is_run_and_one_waits() -> None:
+    idle, one, two = (seen("/health", {"running": run, "waiting": wait}) for run, wait in ((0, 0), (1, 0), (1, 1)))
+    assert [work.full for work in (idle, one, two)] == [False, True, True]
+    assert [behind_others(work, idle) for work in (idle, one, two)] == [False, False, True]
+
+
+@pytest.mark.parametrize("told_as", [list, dict])
+def test_behind_llama_server_a_request_waits_when_every_slot_has_a_task_of_others(told_as: type) -> None:
+    before = slots((7, 0), None, told_as=told_as)
+    assert not before.full and slots((7, 0), (8, 3), told_as=told_as).full
+    assert behind_others(slots((7, 0), (8, 3), told_as=told_as), before), "7 was there before, 8 has written"
+    assert not behind_others(slots((7, 40), (8, 0), told_as=told_as), before), "8 may be ours, being read"
+    assert not behind_others(slots((7, 40), None, told_as=told_as), before)
+    assert not behind_others(slots((7, 0), told_as=told_as), None), "what was there before is not known"
+
+
+def test_a_llama_server_that_does_not_number_its_tasks_tells_nothing_of_the_line() -> None:
+    work = seen("/slots", [{"id": 0, "is_processing": True}])
+    assert work.running and not work.full and not behind_others(work, None)
+
+
+@pytest.mark.parametrize(("name", "waits"), [("vllm:num_requests_waiting", True), ("sglang:num_queue_reqs", True),
+                                              ("llamacpp:requests_deferred", False)])  # fmt: skip
+def test_behind_others_a_request_waits_when_their_metrics_say_that_some_wait(name: str, waits: bool) -> None:
+    running = {"vllm": "num_requests_running", "sglang": "num_running_reqs", "llamacpp": "requests_processing"}
+    server = name.partition(":")[0]
+
+    def told(waiting: int) -> Work:
+        return seen("/metrics", f"{server}:{running[server]} 256\n{name} {waiting}\n")
+
+    assert (told(0).full, behind_others(told(0), told(0))) == (False, False)
+    assert (told(2).full, behind_others(told(2), told(0))) == (waits, waits)
+
+
+def test_a_request_that_our_node_says_it_is_reading_does_not_wait_though_others_do() -> None:
+    def reads(handler: Handler) -> None:
+        handler.begin_stream()
+        if len(handler.server.bodies) > 1:
+            handler.wfile.write(f"{READING}\n\n".encode())
+        handler.server.hung_up.wait(0.6)
+        handler.event({"choices": [{"index": 0, "delta": {"content": "hello"}, "finish_reason": "stop"}]})
+
+    question = Question(messages=(Message(role=Role.USER, text="Hi"),), max_tokens=9, conversation="x")
+    with Endpoint([reads], health={"running": 1, "waiting": 1}) as endpoint:
+        model = HttpChatModel(endpoint.url, "qwen", busy_s=0.3)
+        with pytest.raises(Occupied):
+            model.ask(question, cancelled=lambda: False)
+        assert model.ask(question, cancelled=lambda: False).text == "hello"
+
+
+def test_a_server_that_tells_nothing_is_not_asked_again_and_one_that_was_loading_is() -> None:
+    answers = {"": [404, 404, 404], "loading": [503, 404, 404]}
+    for state, statuses in answers.items():
+        asked: list[str] = []
+
+        def reply(request: httpx.Request, statuses: list[int] = statuses, asked: list[str] = asked) -> httpx.Response:
+            asked.append(request.url.path)
+            return httpx.Response(statuses[len(asked) - 1] if len(asked) <= 3 else 404)
+
+        model = HttpChatModel("http://node.example", transport=httpx.MockTransport(reply))
+        assert model.is_busy() is None and model.is_busy() is None
+        assert len(asked) == (6 if state else 3)

@@ -1,17 +1,19 @@
 """The model client against real servers in processes of their own: llama.cpp's and our node."""
 
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.clients.inference import HttpChatModel
+from orchestrator.clients.inference import HttpChatModel, Occupied
 from orchestrator.clients.node import HttpNode
 from review_agents.ports import ContextOverflow, NodeAway, Stopped
 from review_agents.records import AnswerEnd, Message, Question, Role
-from tests.support.model_servers import LlamaServer, ModelServer, OurNode
+from tests.support.model_servers import Guest, LlamaServer, ModelServer, OurNode
 from tests.support.postgres import free_port
+from tests.support.waiting import wait_for
 
 STORY = "Tell a very long story about a village and each of its houses. "
 
@@ -24,8 +26,8 @@ def never() -> bool:
     return False
 
 
-def model(node: ModelServer, **given: float) -> HttpChatModel:
-    return HttpChatModel(f"{node.url}/v1", temperature=0.0, pause_s=given.get("pause_s", 0.01))
+def model(node: ModelServer, *, pause_s: float = 0.01, busy_s: float = 60.0) -> HttpChatModel:
+    return HttpChatModel(f"{node.url}/v1", temperature=0.0, pause_s=pause_s, busy_s=busy_s)
 
 
 def test_llama_cpps_model_that_answers_the_probe_with_a_call_gets_native_tools(taught_llama: LlamaServer) -> None:
@@ -62,6 +64,50 @@ def test_a_cancelled_answer_is_gone_from_the_node(real_node: ModelServer) -> Non
         client.ask(story, cancelled=lambda: real_node.working() > 0)
     assert real_node.working() == 0 and client.is_busy() is False
     assert not [one for one in logs if one["log_level"] == "warning"]
+
+
+def test_a_request_that_stands_behind_anothers_for_too_long_is_taken_back_and_never_runs(
+    real_node: ModelServer,
+) -> None:
+    client, short = model(real_node, busy_s=0.5), question("Say hello.", 4)
+    with Guest(real_node):
+        requests = real_node.requests()
+        with pytest.raises(Occupied, match="has been busy with other requests"):
+            client.ask(short, cancelled=never)
+        assert real_node.working() == 1
+        wait_for(lambda: real_node.waiting() == 0, 5, "it still stands in the line", every_s=0.05)
+    wait_for(lambda: real_node.working() == 0, 10, "it still works", every_s=0.02)
+    written = real_node.written_tokens()
+    assert client.ask(short, cancelled=never).usage.completion == 4
+    if isinstance(real_node, LlamaServer):
+        assert real_node.requests() == requests + 1
+    else:
+        assert real_node.written_tokens() - written == 4
+
+
+def test_a_request_whose_turn_comes_is_answered_and_its_time_in_the_line_is_told_apart(real_node: ModelServer) -> None:
+    client, guest = model(real_node, busy_s=30.0), Guest(real_node)
+    with guest:
+        leaving = threading.Timer(1.0, guest.leave)
+        leaving.start()
+        usage = client.ask(question("Say hello.", 4), cancelled=never).usage
+        leaving.join()
+    assert 0.5 < usage.waited_s <= usage.seconds < 20 and usage.completion == 4
+
+
+def test_a_prompt_of_ours_that_is_read_is_not_taken_for_anothers_while_others_wait(taught_llama: LlamaServer) -> None:
+    guest = Guest(taught_llama)
+    second = threading.Thread(target=guest.arrive, daemon=True)
+
+    def then_others_come() -> bool:
+        if taught_llama.working() and second.ident is None:
+            second.start()
+        return False
+
+    long = question(STORY * 25, 4)  # seconds of reading
+    assert model(taught_llama, busy_s=0.0).ask(long, cancelled=then_others_come).usage.completion == 4
+    second.join()
+    guest.leave()
 
 
 def test_a_conversation_that_does_not_fit_is_an_overflow_with_the_servers_counts(taught_llama: LlamaServer) -> None:
