@@ -106,7 +106,9 @@ class Model:
             self.middle = room(ROWS, s.intermediate)
         # What programs of one launch wait for each other by, all layers' in one tensor: it is zeroed once a pass.
         own = marks_for(s.delta.key_heads, s.delta.value_heads) if s.delta is not None else 0
-        self.marks = room(s.recurrent_layers, own, dtype=torch.int32)
+        marks = room(s.recurrent_layers * own + s.layers, dtype=torch.int32)
+        self.all_marks = marks
+        self.marks, self.route_marks = marks[: -s.layers].view(s.recurrent_layers, own), marks[-s.layers :]
 
     @property
     def woken(self) -> torch.Tensor:
@@ -125,7 +127,7 @@ class Model:
         """Rows of s.block through all layers; `x` is left with their states. Returns taps [rows, len(taps), hidden]."""
         valid, start = s.at(Field.VALID), s.at(Field.START)
         rows = slice(self.block)
-        self.marks.zero_()
+        self.all_marks.zero_()
         first = Feed(self.fed[0].factor, self.fed[0].scaled[rows], self.fed[0].squares[rows])
         self.parts.embed(s.block, self.weights.embedding, self.x[rows], valid=valid, feed=first)
         tapped = self.x.new_zeros(self.block, len(taps), self.sizes.hidden)
@@ -133,22 +135,31 @@ class Model:
         for layer, mixer in enumerate(self.weights.mixers):
             if isinstance(mixer, DeltaPart):
                 self._delta(mixer, deltas, s, recurrent, self._first(layer))
-                self._mlp(self.weights.mlps[layer], layer, valid)
+                self._mlp(self.weights.mlps[layer], layer, valid, self.route_marks[layer : layer + 1])
                 deltas += 1
             else:
-                self.attend(layer, attentions, start, valid, table)
+                self.attend(layer, attentions, start, valid, table, self.route_marks[layer : layer + 1])
                 attentions += 1
             for place, tap in enumerate(taps):
                 if tap == layer:
                     tapped[:, place].copy_(self.x[: self.block])
         return tapped
 
-    def attend(self, layer: int, index: int, start: torch.Tensor, valid: torch.Tensor, table: Table) -> None:
-        """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made."""
+    def attend(
+        self,
+        layer: int,
+        index: int,
+        start: torch.Tensor,
+        valid: torch.Tensor,
+        table: Table,
+        mark: torch.Tensor | None = None,
+    ) -> None:
+        """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made. mark: a zero, if
+        there is one."""
         mixer = self.weights.mixers[layer]
         assert isinstance(mixer, AttentionPart)
         self._attention(mixer, index, start, valid, table, self._first(layer))
-        self._mlp(self.weights.mlps[layer], layer, valid)
+        self._mlp(self.weights.mlps[layer], layer, valid, mark)
 
     def choose(self, s: Any) -> None:
         """The fused way from states to tokens."""
@@ -245,7 +256,7 @@ class Model:
         )  # fmt: skip
         self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x, after=after)
 
-    def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor) -> None:
+    def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor, mark: torch.Tensor | None) -> None:
         s, m = self.sizes, self.sizes.mixture
         following = self.weights.mixers[layer + 1].enter if layer + 1 < s.layers else self.head_weight
         if isinstance(part, DensePart):
@@ -261,6 +272,7 @@ class Model:
         self.parts.route(
             self.x, part.norm, part.router, valid, self.normed, where, eps=s.eps, renormalise=m.renormalise,
             imposed=None if self.imposed is None else self.imposed[layer],
+            mark=mark,
         )  # fmt: skip
         self.parts.expert_up(self.normed, part.up, where, self.expert_hidden, after=part.down.data)
         self.parts.expert_down(

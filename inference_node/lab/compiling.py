@@ -11,18 +11,39 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from inference_node.kernels.triton import ahead, route
 from inference_node.lab.replayed import Call
 
-Ahead = tuple[int, bool]
-"""Bytes that a launch calls ahead, and whether early: see kernels/triton/ahead.py."""
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Of the switches in kernels/triton that change times and no bits: ahead.py and route.py say what they do."""
+
+    ahead_mib: int = 0
+    early: bool = False
+    one_route: bool = False
+
+    @classmethod
+    def now(cls) -> Setting:
+        return cls(ahead.BYTES >> 20, ahead.EARLY, route.TOGETHER)
+
+    def use(self) -> None:
+        """From now on in this process; what is captured stays as it is."""
+        ahead.BYTES, ahead.EARLY, route.TOGETHER = self.ahead_mib << 20, self.early, self.one_route
+
+    def __str__(self) -> str:
+        parts = [f"ahead_{self.ahead_mib}"] if self.ahead_mib else []
+        parts += [name for name, on in (("early", self.early), ("one_route", self.one_route)) if on]
+        return "_".join(parts) or "none"
 
 
-def compile_all(variants: Sequence[Ahead] = ((0, False),)) -> list[str]:
+def compile_all(settings: Sequence[Setting]) -> list[str]:
     """What failed, in words; usually nothing."""
-    jobs = [(variant, index) for variant in variants for index in range(len(_calls()))]
+    jobs = [(setting, index) for setting in settings for index in range(len(_calls()))]
     workers = max(1, min(16, os.cpu_count() or 2))
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return [error for error in pool.imap_unordered(_compile, jobs) if error]
@@ -35,17 +56,16 @@ def _calls() -> list[Call]:
     return list(gfx1151_calls.calls())
 
 
-def _compile(job: tuple[Ahead, int]) -> str:
+def _compile(job: tuple[Setting, int]) -> str:
     from triton.runtime.jit import JITFunction
-
-    from inference_node.kernels.triton import ahead
 
     run = JITFunction.run
 
     def only_compile(kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> Any:
         return run(kernel, *args, grid=grid, warmup=True, **given)
 
-    (ahead.BYTES, ahead.EARLY), index = job
+    setting, index = job
+    setting.use()
     JITFunction.run = only_compile
     try:
         _calls()[index]()

@@ -24,12 +24,11 @@ from pathlib import Path
 
 import torch
 
-from inference_node.kernels.triton import ahead as calls
 from inference_node.lab import figures
-from inference_node.lab.compiling import compile_all
+from inference_node.lab.compiling import Setting, compile_all
 from inference_node.lab.fast_model import random_target
 from inference_node.lab.shapes import SHAPES
-from inference_node.lab.whole import ahead, bits, drafters, endurance, files, kernels, margins, passes, peers
+from inference_node.lab.whole import bits, drafters, endurance, files, kernels, margins, passes, peers, switches
 from inference_node.lab.whole.live import Bench, synchronize
 
 PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
@@ -38,7 +37,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "draft": (passes.draft, 4),
     "gaps": (passes.gaps, 6),
     "eta": (passes.eta, 25),
-    "ahead": (ahead.ahead, 35),
+    "switches": (switches.switches, 40),
     "bits": (bits.bits, 25),
     "kernels": (kernels.kernels, 50),
     "experts": (peers.experts, 15),
@@ -95,9 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no part is begun that would end later")
     parser.add_argument("--ahead", type=int, default=0, help="MiB of the next launch's weight that each calls ahead")
+    parser.add_argument("--early", action="store_true", help="called before a launch's own loads, not after them")
+    parser.add_argument("--one-route", action="store_true", help="routing in one launch")
     options = parser.parse_args(arguments)
     began = time.perf_counter()
-    calls.BYTES = options.ahead << 20
+    setting = Setting(options.ahead, options.early, options.one_route)
+    setting.use()
     device = torch.device(options.device)
     contexts = tuple(int(context) for context in options.contexts.split(","))
     if options.tiles is not None:
@@ -108,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = options.parts.split(",")
     bench = Bench(shape, device, contexts, options.repeat, options.positions, options.text, out, commit=options.commit)
     if device.type == "cuda" and options.shape == "35b-a3b":
-        failed = compile_all(ahead.VARIANTS if "ahead" in parts else ((calls.BYTES, False),))
+        failed = compile_all(switches.SETTINGS if "switches" in parts else (setting,))
         print("\n".join([*failed, f"-- compiled: {time.perf_counter() - began:.1f} s"]), flush=True)
     block = 16 if options.shape != "small" else 8
     room = max(contexts[-1] + 4096, 8192 + 64, options.positions + 512)

@@ -212,9 +212,11 @@ def mixture() -> Iterator[Call]:
     valid, where = int32(1), plan(EXPERTS, TOP, True, META)
     x, h, out = bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN), bf16(BLOCK, HIDDEN)
     hidden, fed = bf16(BLOCK, TOP + 1, WIDTH), feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
-    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where)
+    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where, mark=int32(1))
     imposed = int32(BLOCK, TOP)
-    yield partial(ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where, imposed=imposed)
+    yield partial(
+        ops.route, x, fp32(HIDDEN), bf16(EXPERTS + 1, HIDDEN), valid, h, where, imposed=imposed, mark=int32(1)
+    )
     for up, down in zip(
         weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True), weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True),
         strict=True,

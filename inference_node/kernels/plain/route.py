@@ -6,6 +6,7 @@
     valid    [1]                int32     rows that count; the others are routed nowhere
     h        [rows, K]                    written: the normalised rows, which the experts read
     imposed  [rows, top]        int32     or None; for benches: these experts instead of the best, weights as for them
+    mark     [1]                int32     or None; a zero by which the kernel may make one launch of two
 
 and a `Plan`, all of it written:
 
@@ -87,6 +88,7 @@ def route(
     eps: float = 1e-6,
     renormalise: bool = True,
     imposed: torch.Tensor | None = None,
+    mark: torch.Tensor | None = None,
 ) -> None:
     """Fills `h` and `plan`."""
     rows, top, experts = int(valid), plan.top, plan.experts

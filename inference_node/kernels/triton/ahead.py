@@ -21,7 +21,7 @@ import triton.language as tl
 
 BYTES = 0
 """At most so many of the next launch's weight; 0: nothing is called. Off until a run on a card has shown a gain:
-`lab/one_visit.py` measures it."""
+`lab/fast_bench.py` measures it."""
 
 EARLY = False
 """Whether a program calls before its own loads rather than after them."""

@@ -7,13 +7,14 @@ from contextlib import redirect_stdout
 import pytest
 
 from inference_node.lab import fast_bench
+from inference_node.lab.whole.switches import SETTINGS
 
 
 @pytest.fixture(scope="module")
 def told():
     options = ["--device", "cpu", "--shape", "small", "--contexts", "256", "--repeat", "1"]
     with redirect_stdout(io.StringIO()) as out:
-        assert fast_bench.main([*options, "--parts", "margins,endurance,ahead", "--positions", "8"]) == 0
+        assert fast_bench.main([*options, "--parts", "margins,endurance,switches", "--positions", "8"]) == 0
     lines = out.getvalue().splitlines()
     return dict(line.split(" = ") for line in lines if " = " in line), lines[-1]
 
@@ -31,10 +32,10 @@ def test_a_long_generation_is_held_against_the_bytes_of_its_context(told):
     assert 0.2 < float(figures["endurance_last_over_first"]) < 5.0
 
 
-def test_every_setting_of_calls_ahead_is_timed(told):
+def test_every_setting_of_the_switches_is_timed(told):
     figures, last = told
-    for name in ("0", "20", "20_early", "32", "again"):
-        assert float(figures[f"ahead_{name}_decode_ms"]) > 0 and float(figures[f"ahead_{name}_cycle_ms"]) > 0
+    for setting in (*SETTINGS, "again"):
+        assert all(float(figures[f"with_{setting}_{piece}_ms"]) > 0 for piece in ("decode", "draft", "cycle"))
     assert last.endswith("missing: nothing")
 
 

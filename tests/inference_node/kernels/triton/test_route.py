@@ -64,6 +64,20 @@ def test_the_plan_is_the_twins(rows, valid, shared, dtype):
     assert is_a_kernel(fast._score) and is_a_kernel(fast._choose)
 
 
+@pytest.mark.parametrize(("rows", "valid", "imposed"), [(16, 16, False), (5, 2, True), (1, 1, False), (4, 0, False)])
+def test_in_one_launch_every_bit_is_that_of_two(rows, valid, imposed, monkeypatch):
+    x, router = normal(rows, K, seed=20 + rows), normal(EXPERTS + 1, K, seed=21)
+    options = {"imposed": torch.arange(TOP, dtype=torch.int32, device=DEVICE).repeat(rows, 1)} if imposed else {}
+    two = routed(fast, x, router, valid, **options)
+    monkeypatch.setattr(fast, "TOGETHER", True)
+    monkeypatch.setattr(fast, "_score", None)  # a launch that must not be
+    mark = whole(0)
+    one = routed(fast, x, router, valid, mark=mark, **options)
+    assert (one.woken, one.rank, one.count) == (two.woken, two.rank, two.count)
+    assert torch.equal(one.expert, two.expert) and same_bits(one.weight, two.weight) and same_bits(one.h, two.h)
+    assert (int(mark) > 0) is (valid > 0), "products were counted, or there was nothing to wait for"
+
+
 def test_without_renormalising_weights_are_shares_of_all_experts():
     x, router = normal(4, K, seed=5), normal(EXPERTS + 1, K, seed=6)
     expected, found = (routed(module, x, router, 4, renormalise=False) for module in (plain, fast))
