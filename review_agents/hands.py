@@ -4,6 +4,7 @@ import re
 import statistics
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Protocol
 
 from review_agents.ports import CommandFailed, NoSuchFile, Workspace, WorkspaceReset
 from review_agents.records import Measurement, Ran
@@ -13,9 +14,36 @@ from review_agents.visible import OUTPUT_CHARS, cut, quoted
 KEPT_CHARS = 16 << 20  # of outputs in all; the oldest go first
 SEARCH_LINES = 80
 LINE_CHARS = 400
-OUTPUT = re.compile(r"output:(\d+)")
+OUTPUT = re.compile(r"output:(\d{1,9})")
 UNFLUSHED = "What it had not flushed by then is lost: use python -u, or print(..., flush=True)."
 DISTURBED = "Every session was disturbed by other work on the machine: good for an estimate, not for a finding."
+
+
+class Outputs(Protocol):
+    """Where whole outputs are kept, by the number of the call that made them."""
+
+    def keep(self, number: int, text: str) -> None:
+        """In place of an earlier one of that number. All may be forgotten but the newest, the oldest first."""
+        ...
+
+    def kept(self, number: int) -> str | None: ...
+
+
+class InMemory:
+    """Outputs that end with the process."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[int, str] = OrderedDict()
+        self._chars = 0
+
+    def keep(self, number: int, text: str) -> None:
+        self._chars += len(text) - len(self._texts.pop(number, ""))
+        self._texts[number] = text
+        while self._chars > KEPT_CHARS and len(self._texts) > 1:
+            self._chars -= len(self._texts.popitem(last=False)[1])
+
+    def kept(self, number: int) -> str | None:
+        return self._texts.get(number)
 
 
 class Hands:
@@ -27,14 +55,14 @@ class Hands:
         *,
         mark: str,
         longest_s: float,
+        outputs: Outputs | None = None,
         document: Callable[[str], str | None] = lambda name: None,
     ):
         self._workspace = workspace
         self._mark = mark
         self._longest_s = longest_s
         self._document = document
-        self._outputs: OrderedDict[int, str] = OrderedDict()
-        self._kept = 0
+        self._outputs: Outputs = InMemory() if outputs is None else outputs
 
     def do(self, arguments: Arguments, number: int) -> str:
         """The result as the model sees it. `number` names its whole output."""
@@ -62,7 +90,7 @@ class Hands:
     def _run(self, asked: Run, number: int) -> str:
         timeout_s = min(asked.timeout_s, self._longest_s)
         ran = self._workspace.run(asked.command, environment=asked.environment, timeout_s=timeout_s)
-        self._keep(number, ran.output)
+        self._outputs.keep(number, ran.output)
         lost = f" {UNFLUSHED}" if ran.timed_out else ""
         return f"{ending(ran)}{lost}\n{self._shown(ran.output, number)}"
 
@@ -79,7 +107,7 @@ class Hands:
     def _read(self, asked: Read) -> str:
         kept = OUTPUT.fullmatch(asked.path.strip())
         if kept:
-            text = self._outputs.get(int(kept[1]))
+            text = self._outputs.kept(int(kept[1]))
             if text is None:
                 return f"The output of call {kept[1]} is not kept (any more). Run the command again."
             lines = in_pieces(text)
@@ -102,7 +130,7 @@ class Hands:
         if not found:
             return "No line matches."
         lines = [f"{one.file}:{one.line}: {cut_off(one.text.strip())}" for one in found]
-        self._keep(number, "\n".join(f"{one.file}:{one.line}: {one.text.strip()}" for one in found))
+        self._outputs.keep(number, "\n".join(f"{one.file}:{one.line}: {one.text.strip()}" for one in found))
         part = that_fit(lines[:SEARCH_LINES])
         more = len(lines) - len(part)
         rest = f"\n{more} more lines match; read output:{number} has all of them, whole." if more else ""
@@ -118,16 +146,10 @@ class Hands:
                 timeout_s=self._longest_s,
             )
         except CommandFailed as error:
-            self._keep(number, error.ran.output)
+            self._outputs.keep(number, error.ran.output)
             shown = self._shown(error.ran.output, number)
             return f"It was not timed, because it did not succeed: {ending(error.ran)}\n{shown}"
         return in_words(measured)
-
-    def _keep(self, number: int, text: str) -> None:
-        self._outputs[number] = text
-        self._kept += len(text)
-        while self._kept > KEPT_CHARS and len(self._outputs) > 1:
-            self._kept -= len(self._outputs.popitem(last=False)[1])
 
 
 def in_pieces(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from review_agents import claims, conversation, parsing
 from review_agents.claims import ReadSource, Refused
 from review_agents.conversation import Conversation, Keep
 from review_agents.focus import ALWAYS, Focus
-from review_agents.hands import Hands
+from review_agents.hands import Hands, InMemory, Outputs
 from review_agents.limits import Meter
 from review_agents.parsing import Wanted
 from review_agents.ports import Ability, BrokenAnswer, ChatModel, ContextOverflow, NodeRefused, Stopped, Workspace
@@ -26,6 +26,7 @@ from review_agents.records import (
     AnswerEnd,
     Candidate,
     Entry,
+    EntryKind,
     FocusResult,
     FocusState,
     Message,
@@ -84,6 +85,7 @@ class World:
     trial: Callable[[Candidate], str] = lambda candidate: ""  # why its proof does not hold, or ""
     # Why the scripts of a claim and of a known one show the same fault, or "".
     same_outcome: Callable[[Candidate, Candidate], str] = lambda candidate, known: ""
+    outputs: Outputs = field(default_factory=InMemory)
 
 
 def review(task: Task, world: World, meter: Meter) -> FocusResult:
@@ -111,7 +113,13 @@ class Loop:
     def __post_init__(self) -> None:
         self.talk = Conversation(self.world.keep, self.task.earlier)
         self.found = list(self.task.recorded)
-        self.hands = Hands(self.world.workspace, mark=self.task.mark, longest_s=COMMAND_S, document=self.document)
+        self.hands = Hands(
+            self.world.workspace,
+            mark=self.task.mark,
+            longest_s=COMMAND_S,
+            outputs=self.world.outputs,
+            document=self.document,
+        )
         protocol = conversation.protocol_of(self.task.earlier)
         self.native = protocol == NATIVE if protocol else self.task.ability.native_tools
         self.cuts = 0
@@ -138,11 +146,11 @@ class Loop:
         for entry in self.task.earlier:  # what was spent before the interruption
             if entry.answer is not None:
                 self.meter.count_earlier(entry.answer.usage)
-        for one in self.talk.history:
-            self.calls += map(in_a_line, one.calls)
+        earlier = calls_in(self.task.earlier)
+        self.calls = [in_a_line(call) for call in earlier]
+        self.number = len(earlier)  # outputs keep their numbers, also where the history was cut
         for asked, said in refused_before(self.task.earlier):
             self.note_refusal(asked, said)
-        self.number = len(self.calls)
         self.talk.mend()
         self.talk.tell(render("reset"))
 
@@ -489,6 +497,17 @@ class Loop:
         )
         summary = Message(role=Role.USER, text=words)
         return (*history[:head], summary, *history[start:])
+
+
+def calls_in(entries: Iterable[Entry]) -> list[ToolCall]:
+    """The calls of a stored conversation, in whichever protocol, in the order of their numbers."""
+    found: list[ToolCall] = []
+    for entry in entries:
+        if entry.kind is EntryKind.SAID and entry.message is not None and entry.message.role is Role.ASSISTANT:
+            text = () if entry.message.calls else parsing.read(Answer(text=entry.message.text)).calls[:1]
+            found += entry.message.calls
+            found += (ToolCall(id="", name=call.name, arguments=call.text) for call in text)
+    return found
 
 
 def refused_before(entries: Iterable[Entry]) -> list[tuple[RecordFinding, str]]:

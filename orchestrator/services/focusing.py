@@ -21,7 +21,7 @@ from orchestrator.sandbox.contract import BoxGone, NeedsMissing
 from orchestrator.services import proving
 from orchestrator.services.job import Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
-from orchestrator.store import transcripts
+from orchestrator.store import outputs, transcripts
 from orchestrator.store.reviews import Review
 from review_agents.focus import Flavour, Focus, Profile, flavour_of
 from review_agents.ports import Ability, ChatModel, Checkout, NodeAway, NodeRefused, Stopped, Workspace, WorkspaceReset
@@ -139,6 +139,7 @@ def focus_work(job: Job, mind: Mind, focus: Focus, round: Round) -> Callable[[St
             row.model, row.node = result.model or row.model, result.node or row.node
             row.profile, row.flavour = profile, flavour
             row.tokens = tokens_of(everything)
+            outputs.forget_step(db, run.id)
 
         finished = result.state is FocusState.FINISHED
         return Outcome(
@@ -155,6 +156,7 @@ def focus_work(job: Job, mind: Mind, focus: Focus, round: Round) -> Callable[[St
 def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> FocusResult:
     """Have the agent work, from the beginning or from where it was cut off."""
     from review_agents import loop, material
+    from review_agents.hands import KEPT_CHARS
     from review_agents.limits import Meter
 
     seconds = job.time_left() * (1 - FOR_VERIFYING) / round.left
@@ -219,6 +221,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         same_outcome=lambda candidate, known: proving.same_outcome(
             verifier_for(job, run, round, next(tried)), candidate, known
         ),
+        outputs=Stored(job, run, most_chars=KEPT_CHARS),
     )
     meter = Meter(focus.budget, time.monotonic, seconds=seconds, tokens=tokens_left(job, round.before, round.left))
     try:
@@ -307,6 +310,22 @@ class Keeper:
         with suppress(IntegrityError):  # written already, and the answer was lost with the connection
             self._job.hold.write(add)
         self._run.log.write(in_the_log(entry))
+
+
+class Stored:
+    """What the step's calls printed, where an attempt that goes on later finds it."""
+
+    def __init__(self, job: Job, run: StepRun, *, most_chars: int):
+        self._job = job
+        self._step_id = run.id
+        self._most_chars = most_chars
+
+    def keep(self, number: int, text: str) -> None:
+        self._job.hold.write(lambda db: outputs.keep(db, self._step_id, number, text, most_chars=self._most_chars))
+
+    def kept(self, number: int) -> str | None:
+        with self._job.shop.sessions.reading() as db:
+            return outputs.text_of(db, self._step_id, number)
 
 
 def in_the_log(entry: Entry) -> str:

@@ -9,7 +9,7 @@ from orchestrator.services.checks import checks_of, in_short
 from orchestrator.services.errors import BadInput, NotNow, UnknownReview
 from orchestrator.services.views import Listed, LogLine, Progress, ReviewPage, ReviewRow
 from orchestrator.services.workshop import Workshop
-from orchestrator.store import findings, logs, measurements, steps
+from orchestrator.store import findings, logs, measurements, outputs, steps
 from orchestrator.store import reviews as table
 from orchestrator.store.repos import Repo
 from orchestrator.store.reviews import Review, ReviewState
@@ -120,6 +120,7 @@ def cancel(shop: Workshop, review_id: UUID) -> None:
         if table.cancel_waiting(db, review_id, now):
             review, _ = known(db, review_id)
             steps.skip_unfinished(db, review_id, now, reason="the review was cancelled")
+            outputs.forget(db, review_id)
             scheduling.after(db, review, now, state=ReviewState.CANCELLED)
         elif not table.cancel_running(db, review_id):
             review, _ = known(db, review_id)

@@ -24,7 +24,7 @@ from orchestrator.services.claiming import Hold, Interrupted
 from orchestrator.services.job import UNWANTED, Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
 from orchestrator.services.workshop import Workshop
-from orchestrator.store import claims, steps
+from orchestrator.store import claims, outputs, steps
 from orchestrator.store.claims import LostClaim
 from orchestrator.store.reviews import Review, ReviewState
 from review_agents import lifecycle, repo_settings
@@ -533,6 +533,7 @@ def finish(hold: Hold, state: ReviewState, *, error: str = "") -> None:
         now = hold.shop.clock()
         row = db.get_one(Review, hold.review_id)
         steps.skip_unfinished(db, hold.review_id, now, reason=error[:500] or "the review was cancelled")
+        outputs.forget(db, hold.review_id)
         scheduling.after(db, row, now, state=state)
         claims.end(db, hold.lease, state=state, now=now, error=error)
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from orchestrator.sandbox.contract import SandboxError
 from orchestrator.services import scheduling
 from orchestrator.services.workshop import Workshop
-from orchestrator.store import claims, logs, machines, steps
+from orchestrator.store import claims, logs, machines, outputs, steps
 from orchestrator.store.reviews import Review, ReviewState
 
 log = structlog.get_logger(__name__)
@@ -62,6 +62,7 @@ def give_up(db: Session, lost: Sequence[Review], now: datetime) -> None:
         log.warning("a review lost its worker", review=str(review.id), machine=review.machine, becomes=str(state))
         if state.ended:
             steps.skip_unfinished(db, review.id, now, reason="the worker was lost")
+            outputs.forget(db, review.id)
             scheduling.after(db, review, now, state=state)
 
 

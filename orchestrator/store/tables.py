@@ -7,6 +7,7 @@ from orchestrator.store import (
     logs,
     machines,
     measurements,
+    outputs,
     repos,
     reviews,
     schedules,
@@ -15,5 +16,18 @@ from orchestrator.store import (
 )
 from orchestrator.store.base import Base
 
-ROOMS = (accounts, comparisons, findings, logs, machines, measurements, repos, reviews, schedules, steps, transcripts)
+ROOMS = (
+    accounts,
+    comparisons,
+    findings,
+    logs,
+    machines,
+    measurements,
+    outputs,
+    repos,
+    reviews,
+    schedules,
+    steps,
+    transcripts,
+)
 metadata = Base.metadata

@@ -1,5 +1,6 @@
 """Agents within a review: the whole path over a scripted model, a sandbox that plays a script, and real tables."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepState
 from orchestrator.services.workshop import Workshop
 from orchestrator.store import logs, transcripts
+from orchestrator.store.outputs import Output
 from orchestrator.store.session import Sessions
 from orchestrator.store.steps import CandidateRow, Step
 from review_agents.ports import NodeAway, NodeRefused
-from review_agents.records import Candidate, Entry, Lifecycle, Ran, Source, VerificationState
-from review_agents.scripted import call, recorded, recording_of, said
+from review_agents.records import Answer, Candidate, Entry, Lifecycle, Ran, Source, VerificationState
+from review_agents.scripted import ScriptedModel, call, recorded, recording_of, said
 from tests.support.tiny import FILES, SECOND, Script, TinyGit
 from tests.support.tiny_agents import DONE, FINDS, NOTHING, PROVE, SHOUTS, finding, model_of, thinking
 
@@ -419,6 +421,58 @@ def test_a_node_that_stays_away_ends_the_focuses_and_the_evidence_is_filed(
     assert "was away 12:00:00 after the start of the review: no route" in step(page, "focus:newcomer").reason
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_an_output_can_be_read_on_after_the_review_has_waited_for_its_node(
+    native: bool, sessions: Sessions, tmp_path: Path
+) -> None:
+    """The box is another one by then, and the lines of the whole output are nowhere but where the step's state is."""
+    script = Script(**{"seq 5000": Ran(exit=0, head="\n".join(f"line {n} \u2603" for n in range(1, 5001)))})
+    shop = thinking(sessions, tmp_path, script, correctness=[DONE])
+    model = ScriptedModel(
+        {
+            "focus:newcomer": [
+                wrote(native, "run", command="true"),
+                wrote(native, "run", command="seq 5000"),
+                NodeAway("gone"),
+                wrote(native, "read", path="output:2", from_line=2500, lines=3),
+                wrote(native, "run", command="echo again"),
+                wrote(native, "read", path="output:4"),
+                DONE,
+            ],
+            "focus:correctness": [DONE],
+        },
+        native_tools=native,
+    )
+    shop = replace(shop, chat=lambda: model)
+    script.says["echo again"] = Ran(exit=0, head="again\n")
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.WAITING_FOR_NODE and not shop.sandbox.boxes  # type: ignore[union-attr]
+    shop.clock.forward(minutes=2)  # type: ignore[attr-defined]
+    working.work(shop)
+    assert reviews.get(shop, page.row.id).row.state is ReviewState.DONE and script.ran.count("seq 5000") == 1
+    told = [question.messages[-1].text for question in model.asked if question.conversation == "focus:newcomer"]
+    assert "2500: line 2500 \u2603\n2501: line 2501 \u2603\n2502: line 2502 \u2603" in told[4]
+    assert "output:4" in told[5] and "1: again" in told[6], "numbers go on, so that none names two outputs"
+    with shop.sessions.reading() as db:
+        assert db.scalars(select(Output.number)).all() == [], "nobody reads on in a step that has ended"
+
+
+def wrote(native: bool, name: str, **arguments: Any) -> Answer:
+    if native:
+        return call(name, **arguments)
+    return said(f"```call\n{name}\n{json.dumps(arguments)}\n```")
+
+
+def test_outputs_of_a_review_that_is_cancelled_as_it_waits_are_gone(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [call("run", command="bash greet.sh"), NodeAway("loading")]
+    page = reviewed(shop)
+    with shop.sessions.reading() as db:
+        assert db.scalars(select(Output.number)).all() == [1]
+    reviews.cancel(shop, page.row.id)
+    with shop.sessions.reading() as db:
+        assert db.scalars(select(Output.number)).all() == []
+
+
 def test_a_waiting_review_can_be_cancelled(shop: Workshop) -> None:
     model_of(shop)._left["focus:newcomer"] = [NodeAway("loading")]
     page = reviewed(shop)
@@ -446,8 +500,6 @@ def test_a_review_that_is_cancelled_while_its_agent_thinks_ends_at_once(shop: Wo
 
 
 def test_the_export_names_model_tokens_and_who_found_what(shop: Workshop) -> None:
-    import json
-
     page = reviewed(shop)
     export = json.loads(exporting.export(shop, page.row.id, "json"))
     assert export["model"] == "scripted" and export["tokens"]["by_focus"]["correctness"]["confirmed"] == 1
