@@ -47,6 +47,8 @@ class Plan:
     count: torch.Tensor
     parts: torch.Tensor  # [PARTS, 16, E + 2] fp32 scratch
     place: torch.Tensor  # [16, E + 1 or more] int8 scratch: the column of `weight` by expert, or -1
+    low: torch.Tensor  # int32 [1] scratch: woken experts in the lower half of the ids
+    tickets: torch.Tensor  # int32 [TILES] scratch, zeros between launches
     experts: int
     shared: bool
 
@@ -57,6 +59,10 @@ class Plan:
 
 PARTS = 8
 """Pieces of K that the router kernel sums by themselves."""
+
+
+TILES = 1024
+"""Tiles of output features that a kernel may have programs wait for each other in."""
 
 
 def plan(experts: int, top: int, shared: bool, device: torch.device) -> Plan:
@@ -72,6 +78,8 @@ def plan(experts: int, top: int, shared: bool, device: torch.device) -> Plan:
         count=torch.zeros(2, dtype=torch.int32, device=device),
         parts=torch.zeros(PARTS, ROWS, experts + 2, device=device),
         place=torch.full((ROWS, -(-(experts + 1) // 16) * 16), -1, dtype=torch.int8, device=device),
+        low=torch.zeros(1, dtype=torch.int32, device=device),
+        tickets=torch.zeros(TILES, dtype=torch.int32, device=device),
         experts=experts,
         shared=shared,
     )

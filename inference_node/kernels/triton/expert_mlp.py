@@ -9,6 +9,9 @@ is made from neighbouring columns of one product.
 
 `expert_down`: one program per tile of output features; it walks the woken experts in ascending order and adds each
 one's part to its rows, so the weighted sum has one order, needs no atomics, no room in memory and no third launch.
+With HALVES two programs share a tile: one walks the experts in the lower half of the ids, one the others and the shared
+one, so a core has two of them and twice the loads under way. Whoever is done last (a ticket) adds lower + upper; which
+half an expert is in follows from its id, so a row's bits still depend on nothing but its own experts.
 
 Cost: each woken expert's weights once: (2 + 1) * I * K elements; activations come from the second-level cache, only
 the rows that an expert serves.
@@ -26,10 +29,15 @@ import triton.language as tl
 from inference_node.kernels.plain.linear import GROUP, ROWS, Feed
 from inference_node.kernels.plain.packed import BLOCK as FP4_BLOCK
 from inference_node.kernels.plain.packed import Weight
-from inference_node.kernels.plain.route import Plan
+from inference_node.kernels.plain.route import TILES, Plan
 from inference_node.kernels.triton import ahead, tiles
 from inference_node.kernels.triton.linear import no_sum, store_feed
+from inference_node.kernels.triton.marks import finish
 from inference_node.kernels.triton.packed import fp4_values, operand
+
+HALVES = False
+"""Whether `expert_down` has two programs a tile. Another order of one sum, so to the bit another model. Off until a run
+on a card has shown a gain: `lab/fast_bench.py` measures it."""
 
 
 def expert_up(
@@ -61,6 +69,7 @@ def expert_up(
         plan.woken,
         plan.rank,
         plan.count,
+        plan.low,
         hidden,
         after if experts else h,
         h.stride(0),
@@ -111,9 +120,12 @@ def expert_down(
         if tuple(tensor.shape) != (rows, n) or tensor.stride(1) != 1:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {(rows, n)} with contiguous rows")
     tile = (tile or tiles.expert_down(down.kind)).within(k)
+    n_tiles = triton.cdiv(n, tile.block_n)
+    halves = HALVES and n_tiles <= TILES
+    parts = torch.empty(2, n_tiles, ROWS, tile.block_n, device=out.device) if halves else out
     data, scale, kind = operand(down)
     called = ahead.pieces(after)
-    _down[(triton.cdiv(n, tile.block_n),)](
+    _down[(n_tiles, 2 if halves else 1)](
         hidden,
         data,
         scale,
@@ -128,10 +140,14 @@ def expert_down(
         feed.scaled if feed is not None else out,
         feed.squares if feed is not None else out,
         after if called else out,
+        parts,
+        plan.low,
+        plan.tickets,
         residual.stride(0),
         out.stride(0),
         n,
         called,
+        HALVES=halves,
         FEED=feed is not None,
         GROUP=GROUP,
         K=k,
@@ -233,6 +249,7 @@ def _up(
     p_woken,
     p_rank,
     p_count,
+    p_low,
     p_hidden,
     p_after,
     h_stride,
@@ -275,6 +292,7 @@ def _up(
         if SHARED:
             tl.store(p_woken + routed, E)
             tl.store(p_rank + routed * ROWS + o_row, b_shared)
+        tl.store(p_low, tl.sum((is_woken & (o_e < E // 2)).to(tl.int32), 0))
         tl.store(p_count, slots)
         tl.store(p_count + 1, routed)
     if AHEAD == 2 and slots > 0:
@@ -360,10 +378,14 @@ def _down(
     p_fed,
     p_fed_squares,
     p_after,
+    p_parts,
+    p_low,
+    p_tickets,
     residual_stride,
     out_stride,
     N,
     pieces,
+    HALVES: tl.constexpr,
     FEED: tl.constexpr,
     GROUP: tl.constexpr,
     K: tl.constexpr,
@@ -380,13 +402,19 @@ def _down(
     valid = tl.load(p_valid)
     if valid == 0:
         return
+    i_tile, i_half = tl.program_id(0), tl.program_id(1)
+    i, n = i_half * tl.num_programs(0) + i_tile, tl.num_programs(0) * tl.num_programs(1)
     if AHEAD == 2:
-        ahead.call(p_after, pieces, tl.program_id(0), tl.num_programs(0), PIECE)
+        ahead.call(p_after, pieces, i, n, PIECE)
     o_row = tl.arange(0, ROWS)
-    o_n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    o_n = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     is_n = o_n < N
     b_total = no_sum(ROWS, BLOCK_N, WK)
-    for slot in range(0, tl.load(p_count)):
+    first, end = 0, tl.load(p_count)
+    if HALVES:
+        low = tl.load(p_low)
+        first, end = low * i_half, tl.where(i_half == 0, low, end)
+    for slot in range(first, end):
         b_rank = tl.load(p_rank + slot * ROWS + o_row)
         is_row = b_rank >= 0
         o_pair = o_row * (TOP + 1) + b_rank
@@ -405,9 +433,18 @@ def _down(
         else:
             b_total = tl.where(is_row[None, :, None], b_total + b_sum * b_factor[None, :, :], b_total)
     if AHEAD == 1:
-        ahead.call(p_after, pieces, tl.program_id(0), tl.num_programs(0), PIECE)
+        ahead.call(p_after, pieces, i, n, PIECE)
     if WK > 1:
         b_total = tl.sum(b_total, 0)
+    if HALVES:
+        p_tile = p_parts + i_tile * ROWS * BLOCK_N + o_row[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+        half = tl.num_programs(0) * ROWS * BLOCK_N
+        tl.store(p_tile + i_half * half, b_total)
+        if finish(p_tickets + i_tile) == 0:  # the other half is still to come
+            return
+        tl.debug_barrier()
+        b_total = tl.load(p_tile, cache_modifier=".cg") + tl.load(p_tile + half, cache_modifier=".cg")
+        tl.store(p_tickets + i_tile, 0)
     is_out = (o_row < valid)[:, None] & is_n[None, :]
     b_total += tl.load(p_residual + o_row[:, None] * residual_stride + o_n[None, :], mask=is_out, other=0.0).to(
         tl.float32
@@ -415,4 +452,4 @@ def _down(
     b_row = b_total.to(p_out.dtype.element_ty)
     tl.store(p_out + o_row[:, None] * out_stride + o_n[None, :], b_row, mask=is_out)
     if FEED:
-        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, tl.program_id(0), N, GROUP, ROWS, BLOCK_N)
+        store_feed(b_row, p_factor, p_fed, p_fed_squares, o_row, o_n, is_out, i_tile, N, GROUP, ROWS, BLOCK_N)

@@ -106,6 +106,32 @@ def test_a_row_alone_has_the_bits_of_the_row_in_a_block():
         assert same_bits(mixed(alone, [experts[row]], up, down, DOWN_PARTS, twin=False)[0][1][0], block[row])
 
 
+@pytest.mark.parametrize("experts", CASES.values(), ids=CASES.keys())
+def test_in_two_halves_the_mixture_is_the_twins_and_a_row_alone_has_its_bits(experts, monkeypatch):
+    """Bug class: halves that follow from how many experts are woken, so that a neighbour moves one to the other sum."""
+    monkeypatch.setattr(fast, "HALVES", True)
+    x = normal(max(4, len(experts)), K, seed=12)
+    up, down = weights(Weight)
+    found, expected = mixed(x, experts, up, down, DOWN_PARTS)
+    assert close(found[1], expected[1], WITHIN[torch.float32])
+    for row in range(0, len(experts), 5):
+        alone = unwritten(2, K)
+        alone[0] = x[row]
+        assert same_bits(mixed(alone, [experts[row]], up, down, DOWN_PARTS, twin=False)[0][1][0], found[1][row])
+
+
+def test_tickets_of_halves_are_zeros_again(monkeypatch):
+    """A graph is replayed without anyone who clears them."""
+    monkeypatch.setattr(fast, "HALVES", True)
+    x = normal(3, K, seed=13)
+    up, down = weights(Weight)
+    plan, h, valid = chosen(x, [[0, 1], [1, 6]])
+    hidden = fast.expert_up(h, up, plan, unwritten(3, TOP + 1, WIDTH), tile=UP)
+    first, second = (fast.expert_down(hidden, down, plan, valid, x, unwritten(3, K), tile=DOWN_PARTS) for _ in range(2))
+    assert not bool(plan.tickets.any()) and int(plan.low) == 2
+    assert same_bits(first[:2], second[:2])
+
+
 def test_an_expert_that_a_row_did_not_choose_cannot_touch_it():
     """An expert whose weights are NaN, woken by another row: zero times NaN would be NaN."""
     x = normal(2, K, seed=8)
