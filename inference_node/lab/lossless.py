@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import multiprocessing
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -86,6 +88,12 @@ class Tally:
         if wrong:
             self.parted.append(f"{cell}: first at token {wrong[0]}")
 
+    def join(self, other: Tally) -> None:
+        """Both counts are this one's."""
+        for name in ("tokens", "mismatches", "cycles", "accepted", "cells"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.parted += other.parted
+
 
 @dataclass(frozen=True, slots=True)
 class Plain:
@@ -96,28 +104,61 @@ class Plain:
 
 
 def compare(
-    folder: Path, tokens: int, told: Callable[[str], None] = lambda line: None, device: str = "cpu"
+    folder: Path,
+    tokens: int,
+    told: Callable[[str], None] = lambda line: None,
+    device: str = "cpu",
+    workers: int = 1,
 ) -> tuple[Tally, dict[str, float]]:
-    """Run all cells with about `tokens` in total. Returns the tally, and margins against transformers."""
+    """Run all cells with about `tokens` in total, by this process or some others. Returns the tally, and margins
+    against transformers."""
     each = max(8, math.ceil(tokens / (len(FAMILIES) * len(WEIGHTS) * len(SETTINGS) * len(DRAFTERS))))
-    tally = Tally()
-    margins = Margins()
-    for family in FAMILIES:
-        pair = fabricate_pair(folder / family, family, block=BLOCK, mtp=True)
-        for number, weights in enumerate(WEIGHTS):
-            rollback = ("replay", "snapshots")[number % 2]
-            target = load_reference(
-                str(pair.target), str(pair.drafter), weights=weights, rollback=rollback, device=device
-            ).target
-            for cell, drafter, plain in _cells(family, weights, target, pair, each):
-                target.pair.drafter = drafter
-                said, cycles, accepted = speak(target, plain.prompt, cell.sampling, each, poison=True)
-                tally.add(cell, plain.said, said, cycles, accepted)
-                if cell.drafter == DRAFTERS[0] and cell.sampling.greedy:
-                    margins.add(pair.target, weights, plain)
-                told(f"{cell}: {(accepted + cycles) / cycles:.2f} tokens a cycle; wrong so far: {tally.mismatches}")
-            target.close()
+    models = [
+        Model(str(folder / family / weights), family, weights, rollback, each, device)
+        for family in FAMILIES
+        for weights, rollback in zip(WEIGHTS, ("replay", "snapshots"), strict=True)
+    ]
+    tally, margins = Tally(), Margins()
+    threads, many = (torch.get_num_threads(),), multiprocessing.get_context("spawn")
+    with many.Pool(workers, torch.set_num_threads, threads) if workers > 1 else nullcontext() as pool:
+        done = map(_of_model, models) if pool is None else pool.imap_unordered(_of_model, models)
+        for lines, one, counted in done:
+            tally.join(one)
+            margins.join(counted)
+            for line in lines:
+                told(line)
     return tally, margins.figures()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One fabricated pair in one type, and how much it says in each cell."""
+
+    folder: str
+    family: str
+    weights: str
+    rollback: str
+    each: int
+    device: str
+
+
+def _of_model(model: Model) -> tuple[list[str], Tally, Margins]:
+    """All cells of one model, and a line about each."""
+    quieten()
+    tally, margins, lines = Tally(), Margins(), []
+    pair = fabricate_pair(Path(model.folder), model.family, block=BLOCK, mtp=True)
+    target = load_reference(
+        str(pair.target), str(pair.drafter), weights=model.weights, rollback=model.rollback, device=model.device
+    ).target
+    for cell, drafter, plain in _cells(model.family, model.weights, target, pair, model.each):
+        target.pair.drafter = drafter
+        said, cycles, accepted = speak(target, plain.prompt, cell.sampling, model.each, poison=True)
+        tally.add(cell, plain.said, said, cycles, accepted)
+        if cell.drafter == DRAFTERS[0] and cell.sampling.greedy:
+            margins.add(pair.target, model.weights, plain)
+        lines.append(f"{cell}: {(accepted + cycles) / cycles:.2f} tokens a cycle; {tally.mismatches} wrong so far")
+    target.close()
+    return lines, tally, margins
 
 
 def compare_fast(
@@ -162,7 +203,7 @@ def compare_pair(
     each: int = 1000,
 ) -> Tally:  # fmt: skip
     """The same for a target and a drafter from files, in the fast engine: texts of `each` tokens from prompts of random
-    ids; rollbacks and settings in turn, each text at two widths of a verify."""
+    ids; rollbacks and settings in turn, each text at two widths of a verify. At least `tokens` of them."""
     tally = Tally()
     weights = WEIGHTS[0] if device == "cpu" else WEIGHTS[1]
     turns = [(rollback, sampling) for rollback in FAST_ROLLBACKS for sampling in SETTINGS]
@@ -173,7 +214,7 @@ def compare_pair(
             ).target
             for width in ("off", "3")
         }
-        texts = max(1, round(tokens / (2 * each * len(turns))))
+        texts = math.ceil(tokens / (2 * each * len(turns)))
         for text in range(texts):
             random = torch.Generator().manual_seed(1000 * turn + text)
             prompt = torch.randint(targets["off"].facts.known_ids, (PROMPT,), generator=random).tolist()
@@ -261,6 +302,13 @@ class Margins:
         if weights == "bfloat16":
             self._count("transformers", exact, transformers_logits(folder, torch.bfloat16, plain).argmax(-1))
 
+    def join(self, other: Margins) -> None:
+        """Both counts are this one's."""
+        for who in other.tokens:
+            self.tokens[who] = self.tokens.get(who, 0) + other.tokens[who]
+            self.differing[who] = self.differing.get(who, 0) + other.differing[who]
+            self.worst[who] = max(self.worst.get(who, 0.0), other.worst[who])
+
     def figures(self) -> dict[str, float]:
         short = {"float32": "fp32", "bfloat16": "bf16", "transformers": "transformers_bf16"}
         found: dict[str, float] = {}
@@ -302,6 +350,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, default=100_000, help="in total over all cells")
     parser.add_argument("--out", type=Path, help="folder to write lossless.json into")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes that share the reference's models, six at most"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--engine", choices=["reference", "fast"], default="reference")
     parser.add_argument("--model", default="", help="folder of a target, in place of fabricated ones (fast engine)")
@@ -320,7 +371,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.engine == "fast":
             tally = compare_fast(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
         else:
-            tally, margins = compare(Path(folder), options.tokens, lambda line: print(line, flush=True), options.device)
+            tally, margins = compare(
+                Path(folder), options.tokens, lambda line: print(line, flush=True), options.device, options.workers
+            )  # fmt: skip
     print(f"{tally.tokens} tokens, {tally.mismatches} mismatches; {tally.accepted} drafts accepted")
     for line in tally.parted:
         print(line)

@@ -28,6 +28,19 @@ def test_text_is_the_same_for_every_drafter_setting_type_and_family(tmp_path):
     assert margins["bf16_disagreement"] < 2 * margins["transformers_bf16_disagreement"] + 0.01
 
 
+def test_counts_of_several_processes_are_added_up():
+    """Worst margins too: of the same kind of arithmetic the larger one stays."""
+    whole, other = lossless.Tally(), lossless.Tally()
+    whole.add("first", [1, 2, 3], [1, 2, 3], cycles=2, accepted=1)
+    other.add("second", [1, 2, 3], [1, 9, 3], cycles=3, accepted=2)
+    whole.join(other)
+    assert (whole.tokens, whole.mismatches, whole.cycles, whole.accepted, whole.cells) == (6, 1, 5, 3, 2)
+    assert whole.parted == ["second: first at token 1"]
+    one, two = (lossless.Margins({"float32": 4}, {"float32": 1}, {"float32": worst}) for worst in (0.5, 0.25))
+    one.join(two)
+    assert one.figures() == {"fp32_worst_margin": 0.5, "fp32_disagreement": 0.25}
+
+
 class Forgetful(Snapshots):
     """A rollback that reports success and restores nothing: the state keeps every drafted row."""
 
