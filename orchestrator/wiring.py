@@ -264,15 +264,16 @@ def chat_of(settings: Settings) -> Callable[[], ChatModel] | None:
 
 
 def focuses(settings: Settings) -> dict[str, Focus]:
-    """Those of the package, and those that the operator put into the data folder."""
+    """Those of the package, and those that the operator put into the data folder, with their templates."""
     folder = settings.data / "focuses"
     try:
-        found = [(str(file), file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.toml"))]
-        return collected(found)
+        found = [(file.name, file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.toml"))]
+        templates = {file.name: file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.j2"))}
+        return collected(found, templates)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"The focuses in {folder} cannot be read: {error}.") from None
     except FocusError as error:
-        raise SettingsError(f"A focus is wrong: {error}") from None
+        raise SettingsError(f"A focus in {folder} is wrong. {error}") from None
 
 
 def note_of(settings: Settings) -> str:

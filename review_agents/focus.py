@@ -1,7 +1,8 @@
 """Focuses: who looks at a repo, at what, with which tools and how much. Data, one TOML file each.
 
 Those of the package lie in `focuses/`. A person adds one by dropping a file of the same form into the service's folder
-of focuses; a mistake in it is an error that names file and key, never a focus that silently does less.
+of focuses, and beside it, if wanted, a template of the message that gives the task. A mistake in either is an error
+that names file and key, never a focus that silently does less.
 """
 
 import tomllib
@@ -12,6 +13,7 @@ from importlib import resources
 
 from pydantic import Field, ValidationError, field_validator
 
+from review_agents.prompts import BrokenTemplate, render, render_text
 from review_agents.records import Kind, Record
 
 TOOLS = ("run", "read", "search", "write", "measure", "record_finding", "finish")
@@ -57,6 +59,7 @@ class Focus(Record):
     score: str = ""  # the score that it owns; counts double when scores are reconciled
     tools: tuple[str, ...] = TOOLS
     order: int = 500  # lower ones go first
+    template: str = ""  # of its task, in place of ours: in a file its name, here its text
     budget: Budget = Budget()
 
     @field_validator("mission", "hands_on", "not_yours", "summary", "title")
@@ -81,8 +84,8 @@ class Focus(Record):
         return value
 
 
-def parsed(text: str, *, file: str) -> Focus:
-    """The focus of a file. Raises `FocusError`."""
+def parsed(text: str, *, file: str, templates: Mapping[str, str] | None = None) -> Focus:
+    """The focus of a file. `templates` are the texts of those beside it, by name. Raises `FocusError`."""
     try:
         focus = Focus.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -93,15 +96,49 @@ def parsed(text: str, *, file: str) -> Focus:
         raise FocusError(f"{file}: {key}: {problem['msg']} (found {str(problem['input'])[:80]!r}).") from None
     if file.removesuffix(".toml").rpartition("/")[2] != focus.name:
         raise FocusError(f"{file}: name: found {focus.name!r}, expected the file's own name.")
-    return focus
+    return with_template(focus, file=file, templates=templates or {}) if focus.template else focus
 
 
-def collected(files: Iterable[tuple[str, str]]) -> dict[str, Focus]:
-    """The package's focuses and those of more files (name, text), which may replace them; in the order they go."""
+def with_template(focus: Focus, *, file: str, templates: Mapping[str, str]) -> Focus:
+    """The focus with its template's text, tried once as it will be used. Raises `FocusError`."""
+    name = focus.template
+    if name not in templates:
+        beside = f"one of those beside it: {', '.join(sorted(templates))}" if templates else "a file *.j2 beside it"
+        raise FocusError(f"{file}: template: found {name!r}, and there is no such file; expected {beside}.")
+    place = f"{file.removesuffix(file.rpartition('/')[2])}{name}"
+    made = focus.model_copy(update={"template": templates[name]})
+    for claimed, refused in (("", ""), ("finding 1", "one that was not stored")):
+        try:
+            told = task_of(made, claimed=claimed, refused=refused)
+        except BrokenTemplate as error:
+            raise FocusError(
+                f"{place}: {error}. Expected a Jinja template over the names focus, claimed and refused."
+            ) from None
+        if not told:
+            raise FocusError(f"{place}: it tells the agent nothing; expected the words of its task.")
+    return made
+
+
+def task_of(focus: Focus, *, claimed: str, refused: str) -> str:
+    """The message that gives an agent its task: in the words of the focus, where it brings some."""
+    values = {"focus": focus, "claimed": claimed, "refused": refused}
+    return render_text(focus.template, **values) if focus.template else render("task", **values)
+
+
+def collected(files: Iterable[tuple[str, str]], templates: Mapping[str, str] | None = None) -> dict[str, Focus]:
+    """The package's focuses and those of more files (name, text), which may replace them; in the order they go.
+
+    `templates` are those that lie beside the files, by name. Raises `FocusError`, also for one that no file names.
+    """
     found = dict(builtin())
+    unused = dict(templates or {})
     for file, text in files:
-        focus = parsed(text, file=file)
+        focus = parsed(text, file=file, templates=templates)
+        unused = {name: source for name, source in unused.items() if source != focus.template}
         found[focus.name] = focus
+    if unused:
+        name = min(unused)
+        raise FocusError(f'{name}: no focus beside it uses it; expected a TOML file with template = "{name}".')
     return {focus.name: focus for focus in sorted(found.values(), key=lambda one: (one.order, one.name))}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 
 from review_agents import claims
-from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Flavour, Focus, Profile
+from review_agents.focus import FLAVOUR_WORDS, PROFILE_WORDS, Flavour, Focus, Profile, task_of
 from review_agents.parsing import MOST_CALLS
 from review_agents.probes.source_tree import is_test_path, parsed
 from review_agents.prompts import render
@@ -56,9 +56,8 @@ def opening(
         most_calls=MOST_CALLS,
     )
     first = len(probed(results)) + 1
-    task = render(
-        "task",
-        focus=focus,
+    task = task_of(
+        focus,
         claimed=claims_quoted(claimed, mark, first=first),
         refused=quoted("\n".join(refused), mark=mark, label="refused") if refused else "",
     )

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from orchestrator.store.session import open_sessions
 FORM = 1
 ENDING = ".lamplighter-backup"
 OURS = re.compile(r"\d{8}-\d{6}-\d{3}(?:-[a-z-]{1,30})?\.lamplighter-backup")
-KEPT_FILES = re.compile(r"config\.toml|machine|focuses/[A-Za-z0-9._-]{1,100}\.toml")
+KEPT_FILES = re.compile(r"config\.toml|machine|focuses/[A-Za-z0-9._-]{1,100}\.(?:toml|j2)")
 TABLE = re.compile(r"[a-z_]{1,60}")
 MANIFEST = "manifest.json"
 MOST_MANIFEST_BYTES = 4 << 20
@@ -103,7 +104,8 @@ def target_of(settings: Settings, to: Path | None, why: str) -> Path:
 
 
 def files_of(data: Path) -> list[str]:
-    found = [data / "config.toml", data / "machine", *sorted((data / "focuses").glob("*.toml"))]
+    focuses = (sorted((data / "focuses").glob(f"*.{kind}")) for kind in ("toml", "j2"))
+    found = [data / "config.toml", data / "machine", *chain.from_iterable(focuses)]
     names = [file.relative_to(data).as_posix() for file in found if file.is_file() and not file.is_symlink()]
     return [name for name in names if KEPT_FILES.fullmatch(name)]
 

@@ -48,6 +48,24 @@ def test_a_person_adds_a_focus_by_dropping_in_a_file(sessions: Sessions, tmp_pat
     assert "Find output that says something by colour or position alone." in asked.messages[-1].text
 
 
+def test_the_template_of_a_dropped_focus_is_what_its_agent_is_told(sessions: Sessions, tmp_path: Path) -> None:
+    text = dropped_in(tmp_path)
+    folder = tmp_path / "focuses"
+    (folder / "accessibility.toml").write_text(f'template = "accessibility.j2"\n{text}', encoding="utf-8")
+    with pytest.raises(SettingsError, match=rf"{folder} is wrong\. accessibility\.toml: template: found 'acc"):
+        wiring.focuses(Settings(data=tmp_path))
+    (own,) = re.findall(r"```jinja\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.S)
+    (folder / "accessibility.j2").write_text(own, encoding="utf-8")
+    model = ScriptedModel({"focus:accessibility": [DONE]})
+    focuses = wiring.focuses(Settings(data=tmp_path))
+    shop = tiny_shop(sessions, tmp_path, script=Script(), chat=lambda: model, focuses=focuses)
+    made = submitting.submit(shop, Submission("https://git.example/team/tiny", focuses=("accessibility",)))
+    working.do_one(shop, made)
+    (asked,) = model.asked
+    told = asked.messages[-1].text
+    assert "Your focus is Accessibility." in told and told.endswith("would read aloud.")
+
+
 def test_a_mistake_in_a_dropped_file_stops_the_start_naming_file_and_key(tmp_path: Path) -> None:
     text = dropped_in(tmp_path)
     (tmp_path / "focuses" / "accessibility.toml").write_text(text.replace('"run"', '"fly"'), encoding="utf-8")

@@ -73,6 +73,46 @@ def test_a_mistake_in_a_focus_is_an_error_that_names_file_and_key(change: tuple[
     assert words in str(problem.value)
 
 
+WITH = GOOD + 'template = "tidy.j2"\n'
+
+
+def test_a_focus_may_bring_a_template_of_its_task_which_may_include_ours() -> None:
+    own = '{% include "task.j2" %}\n\n{% if refused %}Not stored: {{ refused }}.{% endif %} Sort {{ focus.title }}.'
+    found = focus.collected([("tidy.toml", WITH)], {"tidy.j2": own})["tidy"]
+    plain = focus.parsed(GOOD, file="tidy.toml")
+    told = [material.opening(repo(), results(), FILES.get, focus=one, mark=MARK, native=True, refused=("x",))
+            for one in (plain, found)]  # fmt: skip
+    assert told[0][:-1] == told[1][:-1], "what all focuses share stays the same"
+    assert told[1][-1].text.startswith(told[0][-1].text) and told[1][-1].text.endswith("Sort Tidy.")
+    assert "Not stored: <<<" in told[1][-1].text, "what is foreign comes quoted"
+
+
+@pytest.mark.parametrize(
+    ("templates", "words"),
+    [
+        ({}, r"tidy\.toml: template: found 'tidy\.j2', and there is no such file; expected a file \*\.j2 beside it"),
+        ({"tydi.j2": "x"}, r"tidy\.toml: template: found 'tidy\.j2'.*expected one of those beside it: tydi\.j2"),
+        ({"tidy.j2": "Look.\n{% if claimed %}"}, r"^tidy\.j2: line 2: Unexpected end of template.*Expected a Jinja"),
+        (
+            {"tidy.j2": "\n{{ mission }}"},
+            r"^tidy\.j2: line 2: 'mission' is undefined.*over the names focus",
+        ),
+        ({"tidy.j2": "{% if claimed %}\n{{ claimd }}{% endif %}x"}, r"^tidy\.j2: line 2: 'claimd' is undefined"),
+        ({"tidy.j2": "{{ focus.mision }}"}, r"^tidy\.j2: line 1: .*has no attribute 'mision'"),
+        ({"tidy.j2": '{% include "tusk.j2" %}'}, r"^tidy\.j2: line 1: there is no template 'tusk\.j2'"),
+        ({"tidy.j2": "{{ 1 // 0 }}"}, r"^tidy\.j2: line 1: .*by zero"),
+        ({"tidy.j2": "{{ ''.__class__.__mro__ }}"}, r"^tidy\.j2: line 1: access to attribute '__class__'.*unsafe"),
+        ({"tidy.j2": "{# nothing #}\n"}, r"^tidy\.j2: it tells the agent nothing; expected the words of its task"),
+        ({"tidy.j2": "Look.", "other.j2": "x"}, r"^other\.j2: no focus.*expected a TOML file with template = \"other"),
+    ],
+)
+def test_a_template_that_is_missing_or_broken_is_an_error_that_says_what_was_found(
+    templates: dict[str, str], words: str
+) -> None:
+    with pytest.raises(FocusError, match=words):
+        focus.collected([("tidy.toml", WITH)], templates)
+
+
 def test_every_profile_and_flavour_has_words_and_an_unknown_profile_is_no_default() -> None:
     assert set(focus.PROFILE_WORDS) == set(Profile) and set(focus.FLAVOUR_WORDS) == set(Flavour)
     with pytest.raises(ValueError, match="nobody"):

@@ -75,6 +75,7 @@ def test_every_row_comes_back_in_either_database(database: Database, tmp_path: P
     filled(first).close()
     (first.data / "focuses").mkdir()
     (first.data / "focuses" / "own.toml").write_text("title = 'x'\n")
+    (first.data / "focuses" / "own.j2").write_text("Look at x.\n")
     (first.data / "machine").write_text("a" * 32)
     file = backups.make(first, None, version="1.2")
     assert file.parent == first.data / "backups" and file.stat().st_mode & 0o777 == 0o600
@@ -83,6 +84,7 @@ def test_every_row_comes_back_in_either_database(database: Database, tmp_path: P
     before, after = digests(first, tmp_path / "a"), digests(second, tmp_path / "b")
     assert before == after and sum(rows for rows, _ in after.values()) == found.rows > 100
     assert (second.data / "focuses" / "own.toml").read_text() == "title = 'x'\n"
+    assert (second.data / "focuses" / "own.j2").read_text() == "Look at x.\n"
     assert (second.data / "machine").read_text() == "a" * 32
     sessions = open_sessions(second.database)
     with sessions.begin() as db:  # keys that the database counts go on behind the restored ones
