@@ -155,6 +155,11 @@ class Line:
                 return True
         return False
 
+    @property
+    def behind(self) -> bool:
+        """Whether ours waited when it was last looked at."""
+        return self._since is not None and not self._begun.is_set()
+
     def begun(self) -> None:
         """The node works on ours."""
         self._is_too_long(False)

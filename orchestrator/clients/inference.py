@@ -100,6 +100,7 @@ class HttpChatModel:
         self._silence_s = silence_s
         self._busy_s = busy_s
         self._onlooker = Onlooker(self._base)
+        self._line: Line | None = None  # of the request that was sent last
         self._pause_s = pause_s
         self._transport = transport
 
@@ -203,7 +204,8 @@ class HttpChatModel:
                 wait(max(pause, asked_for), cancelled)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
             except Stopped:
-                self._see_it_gone()
+                if self._line is None or not self._line.behind:  # else the node is at work, and not for us
+                    self._see_it_gone()
                 raise
         raise AssertionError("unreachable")
 
@@ -211,6 +213,7 @@ class HttpChatModel:
         """Raises `Occupied` when the node works for others for too long before it begins with ours."""
         async with self._client() as client:
             line = Line(lambda timeout_s: self._onlooker.look(client, self._model, timeout_s=timeout_s), self._busy_s)
+            self._line = line
             if await line.too_busy_to_send():
                 raise Occupied(without_credentials(self._base), self._busy_s)
             answer = asyncio.ensure_future(self._answered(client, question, line))

@@ -85,6 +85,17 @@ def test_a_request_that_stands_behind_anothers_for_too_long_is_taken_back_and_ne
         assert real_node.written_tokens() - written == 4
 
 
+def test_a_request_that_is_cancelled_as_it_waits_is_let_go_at_once_though_the_node_works_on(
+    real_node: ModelServer,
+) -> None:
+    client, began = model(real_node), time.monotonic()
+    with Guest(real_node), capture_logs() as logs, pytest.raises(Stopped):
+        asked = time.monotonic()
+        client.ask(question("Say hello.", 4), cancelled=lambda: time.monotonic() > asked + 0.5)
+    assert time.monotonic() - began < 10 and real_node.waiting() == 0
+    assert not [one for one in logs if one["log_level"] == "warning"]
+
+
 def test_a_request_whose_turn_comes_is_answered_and_its_time_in_the_line_is_told_apart(real_node: ModelServer) -> None:
     client, guest = model(real_node, busy_s=30.0), Guest(real_node)
     with guest:
