@@ -183,22 +183,28 @@ def bench_kernels(
 def bench_verify(
     shape: Annotated[str, typer.Option("--shape", help="small, or a real one: 35b-a3b.")] = "35b-a3b",
     device: Device = None,
+    model: Annotated[str | None, typer.Option("--model", help="A target from files, in place of a random one.")] = None,
+    draft: Annotated[str | None, typer.Option("--draft", help="Its drafter: a folder, an id or mtp.")] = None,
     contexts: Annotated[str, typer.Option("--contexts", help="Positions held, comma-separated.")] = "1024,16384",
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the figures.")] = None,
 ) -> None:
-    """Decode, verify, draft and fold of the fast engine, prefill, and whether bits are equal. On a random model."""
-    _fast_bench("copy,bits,verify,draft,gaps,prefill,experts,transformers,margins,int8", shape, device, contexts, out)
+    """Decode, verify, draft and fold of the fast engine and prefill; of a random model also whether bits are equal."""
+    parts = "copy,bits,verify,draft,gaps,prefill,experts,transformers,margins,int8"
+    of_files = "copy,verify,draft,gaps,prefill" if draft else "copy,verify,prefill"
+    _fast_bench(of_files if model else parts, shape, device, contexts, out, model, draft)
 
 
 @bench.command("eta")
 def bench_eta(
     shape: Annotated[str, typer.Option("--shape", help="small, or a real one: 35b-a3b.")] = "35b-a3b",
     device: Device = None,
+    model: Annotated[str | None, typer.Option("--model", help="A target from files, in place of a random one.")] = None,
+    draft: Annotated[str | None, typer.Option("--draft", help="Its drafter: a folder, an id or mtp.")] = None,
     contexts: Annotated[str, typer.Option("--contexts", help="Positions held, comma-separated.")] = "1024,16384",
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for fast-h200.json.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder for the figures.")] = None,
 ) -> None:
     """Tokens per second of whole generations with acceptance imposed: free, constrained, filtered, and over time."""
-    _fast_bench("copy,eta,constrained,long,endurance", shape, device, contexts, out)
+    _fast_bench("copy,eta,constrained,long,endurance", shape, device, contexts, out, model, draft)
 
 
 @app.command()
@@ -228,12 +234,21 @@ def fabricate(
         raise SettingsError(f"Nothing can be written to {folder}: {error.strerror or error}.") from None
 
 
-def _fast_bench(parts: str, shape: str, device: str | None, contexts: str, out: Path | None) -> None:
+def _fast_bench(
+    parts: str,
+    shape: str,
+    device: str | None,
+    contexts: str,
+    out: Path | None,
+    model: str | None,
+    draft: str | None,
+) -> None:
     from inference_node.lab.fast_bench import main as measure
     from inference_node.lab.shapes import SHAPES
 
     _one_of("--shape", shape, SHAPES)
     chosen = {"--parts": parts, "--shape": shape, "--device": device, "--contexts": contexts, "--out": out}
+    chosen |= {"--model": model, "--draft": draft}
     raise typer.Exit(measure([f"{option}={value}" for option, value in chosen.items() if value is not None]))
 
 

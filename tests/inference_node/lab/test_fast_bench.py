@@ -39,6 +39,23 @@ def test_every_setting_of_the_switches_is_timed(told):
     assert last.endswith("missing: nothing")
 
 
+def test_a_model_from_files_is_timed_as_a_random_one_is(fabricated):
+    pair = fabricated("qwen3_5_moe")
+    options = ["--device", "cpu", "--contexts", "64", "--repeat", "1", "--parts", "verify,draft,constrained"]
+    with redirect_stdout(io.StringIO()) as out:
+        assert fast_bench.main([*options, "--model", str(pair.target), "--draft", str(pair.drafter)]) == 0
+    lines = out.getvalue().splitlines()
+    figures = dict(line.split(" = ") for line in lines if " = " in line)
+    assert lines[-1].endswith("missing: nothing")
+    assert all(float(figures[name]) > 0 for name in ("decode_ms", "draft_ms", "constrained_tok_s_tau_7_35"))
+
+
+def test_what_only_a_random_model_has_is_refused_for_files(capsys):
+    with pytest.raises(SystemExit):
+        fast_bench.main(["--device", "cpu", "--model", "somewhere", "--parts", "copy,bits"])
+    assert "bits: only a random model has these parts" in capsys.readouterr().err
+
+
 def test_a_part_for_which_no_time_is_left_is_named_and_not_begun(capsys):
     assert fast_bench.run(None, ["copy"], lambda: None, until=0.0) == ["copy"]
     assert "copy: not begun" in capsys.readouterr().out
