@@ -192,7 +192,9 @@ class DFlash(nn.Module):
 
     def logits(self, hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
         """fp32 [rows, ids] with the target's head (fp32), or the drafter's own over its smaller vocabulary."""
-        logits = F.linear(hidden.to(torch.float32), head) * self.config.output_scale
+        logits = F.linear(hidden.to(torch.float32), head)
+        if self.config.output_scale != 1:
+            logits = logits * self.config.output_scale
         if self.config.softcap is not None:
             logits = torch.tanh(logits / self.config.softcap) * self.config.softcap
         return logits

@@ -4,9 +4,9 @@
     key of slot o of block j   the same block, and o <= the query's slot where the layer is causal
 
 As in serving, where the drafter's cache holds rows before the anchor alone (models/drafter.py). Three ways: `plain` has
-a mask of all pairs, for any device; `gathered` hands each block a copy of its own sample's rows, which is the quickest
-where texts are short, and needs no compiler; `flex` skips what is not seen and copies nothing, for long texts on GPUs.
-All are checked against the serving code.
+a mask of all pairs, for any device; `by text` has one for each text's places and slots, which is the quickest where
+texts are short, and needs no compiler; `flex` skips what is not seen and copies nothing, for long texts on GPUs. All
+are checked against the serving code.
 Checked by: tests/inference_node/train/test_attention.py
 """
 
@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from inference_node.models.draft_config import DraftLayer
 from inference_node.models.drafter import Attend
@@ -26,21 +28,24 @@ from inference_node.train.batch import Batch
 FORMS = 64
 """Shapes times kinds of layers that one process may compile attention for."""
 
-GATHERED = 2 << 30
-"""Bytes of copies, a layer, where the target is on the same device: one that has room for it is not short of memory."""
+ROOM = 2 << 30
+"""Bytes of masks and copies, a layer, where the target is on the same device: one that has room for it is not short of
+memory."""
+
+SHAPELESS = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""Attention that is not made anew for each shape. cuDNN's is, in a tenth of a second, and no two steps are alike."""
 
 Keys = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Per layer, keys and values [S, kv_heads, dim] of the context."""
 
 
-def over(batch: Batch, layers: Sequence[DraftLayer], keys: Keys, *, flex: bool, gather: int = 0) -> Attend:
+def over(batch: Batch, layers: Sequence[DraftLayer], keys: Keys, *, flex: bool, room: int = 0) -> Attend:
     """The attention to hand to the drafter for this batch's blocks.
 
-    gather: bytes that the copied rows of one layer may take; where they take more, flex or plain is used.
+    room: bytes that one layer's mask and copies may take text by text; where they take more, flex or plain is used.
     """
-    k = keys[0][0]
-    if 0 < 2 * len(batch.masked) * _longest(batch) * k[0].numel() * k.element_size() <= gather:
-        return _gathered(batch, layers, keys)
+    if 0 < _by_text_bytes(batch, keys[0][0]) <= room:
+        return _by_text(batch, layers, keys)
     make = _flex if flex else _plain
     ways = {layer: make(batch, layer) for layer in set(layers)}
 
@@ -82,34 +87,63 @@ def _longest(batch: Batch) -> int:
     return max((len(sample.tokens) for sample in batch.samples), default=0)
 
 
-def _gathered(batch: Batch, layers: Sequence[DraftLayer], keys: Keys) -> Attend:
-    longest, block = _longest(batch), batch.masked.shape[1]
-    device = batch.tokens.device
-    away = longest - torch.arange(longest, device=device)  # of the anchor
-    place = (batch.anchor[:, None] - away).clamp(min=0)  # [N, L]
-    same = away <= batch.position[batch.anchor][:, None]  # the sample begins no earlier
-    slots = torch.arange(block, device=device)
-    query, own = slots[:, None], slots[None, :]
+def _by_text_bytes(batch: Batch, k: torch.Tensor) -> int:
+    """Mask, and its copy as numbers, of one layer, and keys and values; k [S, kv_heads, dim]."""
+    slots = batch.fullest * batch.masked.shape[1]
+    places = _longest(batch) + slots
+    return len(batch.samples) * places * (slots * (1 + k.element_size()) + 2 * k[0].numel() * k.element_size())
+
+
+def _by_text(batch: Batch, layers: Sequence[DraftLayer], keys: Keys) -> Attend:
+    """One row a text: its places, then the slots of its blocks, padded to the longest and the fullest."""
+    device, (blocks, block) = batch.tokens.device, batch.masked.shape
+    texts, longest, slots = len(batch.samples), _longest(batch), batch.fullest * block
+    lengths = torch.tensor([len(sample.tokens) for sample in batch.samples])
+    starts = (lengths.cumsum(0) - lengths).to(device)
+    place = torch.arange(longest, device=device)
+    at = (starts[:, None] + place).clamp(max=len(batch.tokens) - 1)  # [texts, longest]; what pads is never seen
+    text = torch.where(batch.real, batch.document[batch.anchor], texts)  # ascending, as anchors are
+    among = torch.arange(blocks, device=device) - torch.searchsorted(text, text)  # the how manieth of its text
+    cell = torch.where(batch.real, text * batch.fullest + among, texts * batch.fullest)  # fillers: one behind the last
+    position = torch.zeros(texts * batch.fullest + 1, dtype=torch.int64, device=device)
+    position = position.index_copy(0, cell, batch.position[batch.anchor])[:-1].view(texts, -1)  # of anchors
+    own = torch.arange(slots, device=device)
 
     def mask(layer: DraftLayer) -> torch.Tensor:
-        before = same[:, None, :].expand(-1, block, -1)
-        inside = torch.ones(block, block, dtype=torch.bool, device=device)
+        """[texts, 1, slots, longest + slots]"""
+        anchor = position.repeat_interleave(block, dim=1)[..., None]  # [texts, slots, 1]
+        before = place < anchor
+        inside = own[:, None] // block == own // block
         if layer.window is not None:
-            before = before & (query + away < layer.window)
-            inside = inside & ((query - own).abs() < layer.window)
+            before = before & (anchor + (own % block)[:, None] - place < layer.window)
+            inside = inside & ((own[:, None] - own).abs() < layer.window)
         if layer.causal:
-            inside = inside & (own <= query)
-        return torch.cat([before, inside.expand(len(place), -1, -1)], dim=-1)[:, None]
+            inside = inside & (own <= own[:, None])
+        return torch.cat([before, inside.expand(texts, -1, -1)], dim=-1)[:, None]
 
     masks = {layer: mask(layer) for layer in set(layers)}
 
+    def laid_out(x: torch.Tensor) -> torch.Tensor:
+        """[N, B, heads, dim] -> [texts, slots, heads, dim]"""
+        cells = x.new_zeros(texts * batch.fullest + 1, *x.shape[1:]).index_copy(0, cell, x)
+        return cells[:-1].view(texts, slots, *x.shape[2:])
+
     def attend(index: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         context_k, context_v = keys[index]
-        all_v = torch.cat([context_v[place], v], dim=1).transpose(1, 2)
-        all_k = torch.cat([context_k.to(all_v.dtype)[place], k.to(all_v.dtype)], dim=1).transpose(1, 2)
-        q = q.to(all_v.dtype).transpose(1, 2)
-        read = F.scaled_dot_product_attention(q, all_k, all_v, attn_mask=masks[layers[index]], enable_gqa=True)
-        return read.transpose(1, 2)
+        groups = q.shape[2] // k.shape[2]
+
+        def all_of(context: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+            # As many heads as queries have: the quick attention with a mask knows no groups.
+            both = torch.cat([context.to(v.dtype)[at], laid_out(own.to(v.dtype))], dim=1)
+            return both.repeat_interleave(groups, dim=2).transpose(1, 2)
+
+        with sdpa_kernel(SHAPELESS) if v.is_cuda else nullcontext():
+            read = F.scaled_dot_product_attention(
+                laid_out(q.to(v.dtype)).transpose(1, 2), all_of(context_k, k), all_of(context_v, v),
+                attn_mask=masks[layers[index]],
+            )  # fmt: skip
+        cells = read.transpose(1, 2).reshape(texts * batch.fullest, block, *q.shape[2:])
+        return cells.index_select(0, cell.clamp(max=len(cells) - 1))
 
     return attend
 

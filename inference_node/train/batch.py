@@ -33,6 +33,7 @@ class Batch:
     masked: torch.Tensor  # [N, B] bool: slots whose token the drafter does not see
     wanted: torch.Tensor  # [N, B] bool: slots that count
     samples: tuple[Sample, ...]
+    fullest: int  # real blocks of the sample that has most of them
 
     @property
     def place(self) -> torch.Tensor:
@@ -56,7 +57,12 @@ class Batch:
         return self.position[self.anchor][:, None] + torch.arange(self.masked.shape[1], device=self.anchor.device)
 
     def to(self, device: torch.device) -> Batch:
-        return replace(self, **{name: getattr(self, name).to(device) for name in TENSORS})
+        """On an accelerator it is copied while the device works on."""
+        pinned = device.type == "cuda" and not self.tokens.is_cuda
+        parts = {name: getattr(self, name) for name in TENSORS}
+        if pinned:
+            parts = {name: tensor.pin_memory() for name, tensor in parts.items()}
+        return replace(self, **{name: tensor.to(device, non_blocking=pinned) for name, tensor in parts.items()})
 
 
 TENSORS = ("tokens", "document", "position", "anchor", "real", "masked", "wanted")
@@ -105,13 +111,14 @@ def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Bat
     rows, block = arm.rows, arm.block
     row = side_by_side(samples, rows)
     document = row.document
-    supervised, possible = torch.zeros(rows, dtype=torch.bool), []
+    supervised = torch.zeros(rows, dtype=torch.bool)
     for start, sample in zip(row.starts, samples, strict=True):
-        supervised[[start + place for place in sample.targets]] = True
-        possible += [start + place for place in candidates(sample)]
+        for first, end in sample.supervised:
+            supervised[start + first : start + end] = True
+    possible = (supervised[1:] & (document[1:] == document[:-1])).nonzero()[:, 0]  # as `candidates`, of all samples
     chosen = torch.randperm(len(possible), generator=generator)[: arm.anchors].sort().values
     anchor = torch.zeros(arm.anchors, dtype=torch.int64)
-    anchor[: len(chosen)] = torch.tensor(possible, dtype=torch.int64)[chosen]
+    anchor[: len(chosen)] = possible[chosen]
     real = torch.arange(arm.anchors) < len(chosen)
     place = anchor[:, None] + torch.arange(block)
     inside = place < rows
@@ -123,6 +130,7 @@ def pack(samples: Sequence[Sample], arm: Arm, generator: torch.Generator) -> Bat
         masked=masked | ~same,
         wanted=same & supervised[place] & masked,
         samples=tuple(samples),
+        fullest=int(document[anchor[: len(chosen)]].bincount().max()) if len(chosen) else 0,
     )  # fmt: skip
 
 

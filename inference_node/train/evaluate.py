@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -102,7 +101,7 @@ def forced(learner: Learner, source: Source, samples: Sequence[Sample], *, block
 def pair(target: OpenTarget, learner: Learner) -> ReferenceTarget:
     """The drafter as it is now in front of its target, in the target's type: what the node would serve."""
     model = target.text_model(learner.arm.block)
-    module = copy.deepcopy(learner.module).to(model.dtype).eval().requires_grad_(False)
+    module = learner.served().to(model.dtype)
     chosen = learner.vocabulary
     loaded = LoadedDrafter(
         module,

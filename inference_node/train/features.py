@@ -28,6 +28,13 @@ FILLED, FILLED_THERE = 0.25, 0.75
 as the longest. There a pass of a small target costs its launches, not its rows."""
 
 
+SCALED_BY = 32
+"""Texts by whose states columns are brought to one size."""
+
+HOST_ROOM = 1 << 30
+"""Bytes of states that stay in a machine's own memory."""
+
+
 @dataclass(frozen=True, slots=True)
 class States:
     """Of one sample with n tokens."""
@@ -122,6 +129,54 @@ class LocalTarget:
                 hook.remove()
 
 
+class Kept:
+    """A source whose states stay on the device while there is room: each epoch has the same texts.
+
+    Features are kept in the type that the drafter's first product reads them in.
+    """
+
+    def __init__(self, inner: Source, room: int) -> None:
+        """room: bytes of states."""
+        self.inner, self.room = inner, room
+        self._kept: dict[Sample, States] = {}
+
+    @property
+    def head(self) -> torch.Tensor:
+        return self.inner.head
+
+    @property
+    def embedding(self) -> torch.Tensor:
+        return self.inner.embedding
+
+    def coming(self, work: Iterator[Batch]) -> Iterator[Batch]:
+        return self.inner.coming(work)
+
+    def states(self, samples: Sequence[Sample]) -> list[States]:
+        new = [sample for sample in dict.fromkeys(samples) if sample not in self._kept]
+        found = dict(zip(new, self.inner.states(new), strict=True)) if new else {}
+        for sample, states in found.items():
+            kept = _for_keeping(states)
+            if (size := _bytes(kept)) <= self.room:
+                self.room -= size
+                self._kept[sample] = kept
+        return [self._kept.get(sample) or found[sample] for sample in samples]
+
+
+def _for_keeping(states: States) -> States:
+    """In memory of their own, for a view would keep all texts that were computed beside this one."""
+    feature = states.feature.to(torch.bfloat16) if states.feature.is_cuda else states.feature
+    return States(feature.clone(), None if states.last is None else states.last.clone())
+
+
+def _bytes(states: States) -> int:
+    return states.feature.nbytes + (0 if states.last is None else states.last.nbytes)
+
+
+def room_on(device: torch.device) -> int:
+    """Bytes that states of texts may take: half of what is free on an accelerator."""
+    return torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else HOST_ROOM
+
+
 def by_length(lengths: Sequence[int], filled: float = FILLED) -> Iterator[list[int]]:
     """Numbers of the texts that go side by side, the longest first: none leaves more than `filled` of its row empty."""
     group: list[int] = []
@@ -160,6 +215,18 @@ def check(samples: Sequence[Sample], states: Sequence[States], *, taps: int) -> 
 def _spread(feature: torch.Tensor, taps: int) -> torch.Tensor:
     """[taps] standard deviations."""
     return feature.to(torch.float32).unflatten(-1, (taps, -1)).std(dim=(0, 2))
+
+
+def column_scale(source: Source, samples: Sequence[Sample]) -> torch.Tensor:
+    """[taps * hidden] powers of two that bring every column of the features to a size near one, by some of the texts.
+
+    A column may be hundreds of times the size of another, and nearly constant. A text's first state is left out: many
+    models put there what no other place has.
+    """
+    some = samples[:: -(-len(samples) // SCALED_BY)]
+    rows = torch.cat([one.feature[min(1, len(one.feature) - 1) :] for one in source.states(some)])
+    size = rows.to(torch.float32).pow(2).mean(0).sqrt()
+    return torch.exp2(-torch.log2(size.clamp(min=FLAT)).round())
 
 
 def packed(states: Sequence[States], rows: int) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -16,7 +16,7 @@ from inference_node.models.errors import NodeError
 from inference_node.models.files import find
 from inference_node.train import arm as arms
 from inference_node.train import evaluate, statistics
-from inference_node.train.attention import GATHERED
+from inference_node.train.attention import ROOM
 from inference_node.train.batch import rows_for
 from inference_node.train.evaluate import Decoded, Forced
 from inference_node.train.features import LocalTarget
@@ -98,7 +98,7 @@ def learner_from(folder: str, target: OpenTarget) -> Learner:
     head = (source.head if loaded.head is None else loaded.head).detach().to(target.device, torch.float32)
     flex = target.device.type == "cuda"
     embedding = source.embedding.detach()
-    return Learner(loaded.module, loaded.rope, arm, embedding, head, chosen, flex, GATHERED if flex else 0)
+    return Learner(loaded.module, loaded.rope, arm, embedding, head, chosen, flex, ROOM if flex else 0)
 
 
 def judge(

@@ -42,7 +42,7 @@ def _together(learner: Learner, source: Source, samples: Sequence[Sample], rows:
     masked[:, 0] = False
     unset = torch.zeros(TOGETHER, dtype=torch.int64)  # anchors are set in every turn
     base = Batch(
-        row.tokens, row.document, row.position, unset, unset.bool(), masked, masked, tuple(samples)
+        row.tokens, row.document, row.position, unset, unset.bool(), masked, masked, tuple(samples), fullest=1
     ).to(device)  # fmt: skip
     feature, _ = packed(source.states(samples), rows)
     ends = [start + sample.answer[1] for start, sample in zip(row.starts, samples, strict=True)]

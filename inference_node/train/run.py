@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,14 +25,14 @@ from inference_node.train.arm import Arm
 from inference_node.train.batch import batches
 from inference_node.train.checkpoint import Checkpoint, Subject
 from inference_node.train.export import TargetShape, zlab_config
-from inference_node.train.features import Source
+from inference_node.train.features import Source, column_scale
 from inference_node.train.sample import Sample, digest
-from inference_node.train.step import Hits, Learner, Outcome, precision
+from inference_node.train.step import Hits, Learner, Outcome, precision, quick_products
 
 LOG = "log.jsonl"
 INITIAL = 0.02  # standard deviation of new weights
 CONFIDENT = 0.999  # AdamW's second moment
-KEEP_EVERY_S = 120.0
+KEEP_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,7 @@ def new_learner(
         head.detach().to(device=device, dtype=torch.float32),
         chosen,
         flex,
+        scale=column_scale(source, samples).to(device),
     )
 
 
@@ -121,32 +125,57 @@ def train(
     work = source.coming(islice(batches(samples, arm, first), arm.steps - first))
     tally, line = _Tally(seen), None
     kept = time.monotonic()
-    for step in range(first, arm.steps):
-        batch = next(work)
-        states = source.states(batch.samples)
-        rate = rate_at(arm, step)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        with precision(device):
-            outcome = learner.step(batch.to(device), states)
-        outcome.loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.nn.utils.clip_grad_norm_(learner.module.parameters(), arm.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        tally.add(outcome, norm, sum(len(sample.tokens) for sample in batch.samples))
-        done, last = step + 1, step + 1 == arm.steps
-        looked = look is not None and (last or (look_every and done % look_every == 0))
-        if looked or last or done % log_every == 0:
-            tau = look(learner) if looked and look is not None else None
-            line = tally.line(done, rate, tau)
-            _log(folder, line)
-            told(line)
-        if last or time.monotonic() - kept > KEEP_EVERY_S:
-            tally.check(done)
-            state = learner.module.state_dict(), optimizer.state_dict()
-            checkpoints.save(folder, Checkpoint(subject, done, tally.seen, *state))
-            kept = time.monotonic()
+    with _interrupts() as interrupted:
+        for step in range(first, arm.steps):
+            batch = next(work)
+            states = source.states(batch.samples)
+            rate = rate_at(arm, step)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            with quick_products(device):
+                with precision(device):
+                    outcome = learner.step(batch.to(device), states)
+                outcome.loss.backward()  # type: ignore[no-untyped-call]
+            norm = torch.nn.utils.clip_grad_norm_(learner.module.parameters(), arm.clip)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            tally.add(outcome, norm, sum(len(sample.tokens) for sample in batch.samples))
+            done, last = step + 1, step + 1 == arm.steps
+            looked = look is not None and (last or (look_every and done % look_every == 0))
+            if looked or last or done % log_every == 0:
+                tau = look(learner) if looked and look is not None else None
+                line = tally.line(done, rate, tau)
+                _log(folder, line)
+                told(line)
+            if last or interrupted() or time.monotonic() - kept > KEEP_EVERY_S:
+                tally.check(done)
+                state = learner.module.state_dict(), optimizer.state_dict()
+                checkpoints.save(folder, Checkpoint(subject, done, tally.seen, *state))
+                kept = time.monotonic()
+            if interrupted():
+                raise KeyboardInterrupt
     return line if line is not None else _last_line(folder)
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Whether somebody has asked to stop since. A step under way is finished and kept; asked twice, it ends at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.getsignal(signal.SIGINT)
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Tally:
@@ -202,7 +231,8 @@ def _optimizer(module: DFlash, arm: Arm) -> torch.optim.Optimizer:
     matrices = [weight for weight in module.parameters() if weight.dim() >= 2]
     vectors = [weight for weight in module.parameters() if weight.dim() < 2]
     groups = [{"params": matrices, "weight_decay": arm.decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=arm.rate, betas=(0.9, CONFIDENT))
+    fused = module.norm.weight.is_cuda
+    return torch.optim.AdamW(groups, lr=arm.rate, betas=(0.9, CONFIDENT), fused=fused)
 
 
 def _resume(folder: Path, subject: Subject, learner: Learner, optimizer: torch.optim.Optimizer) -> tuple[int, int]:

@@ -15,8 +15,8 @@ from inference_node.models.errors import NodeError
 from inference_node.train import evaluate, export
 from inference_node.train import run as running
 from inference_node.train.arm import Arm
-from inference_node.train.attention import GATHERED
-from inference_node.train.features import LocalTarget, Source
+from inference_node.train.attention import ROOM
+from inference_node.train.features import Kept, LocalTarget, Source, room_on
 from inference_node.train.memory import Memory, predicted
 from inference_node.train.provenance import provenance
 from inference_node.train.run import Line, Look, Told
@@ -103,11 +103,13 @@ class Session:
             raise NodeError(f"--held-out {held_out} leaves nothing of {len(samples)} samples to train on.")
         held, rest = samples[:held_out], samples[held_out:]
         check_answers(held)
-        source = source or LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
+        if source is None:
+            local = LocalTarget(target.module, arm.tapped(target.shape.layers), last=arm.loss != "data")
+            source = Kept(local, room_on(target.device))
         flex = target.device.type == "cuda" if flex is None else flex
         learner = running.new_learner(arm, target.shape, source, rest, target.device, flex=flex)
         if flex and not isinstance(source, RemoteTarget):
-            learner.gather = GATHERED
+            learner.room = ROOM
         return Session(target, source, learner, rest, held)
 
     def told(self) -> str:
@@ -177,7 +179,7 @@ class Session:
             }
         )
         return export.write(
-            folder, learner.module, learner.arm, self.target.shape, form=form, verifier=self.target.files.name,
+            folder, learner.served(), learner.arm, self.target.shape, form=form, verifier=self.target.files.name,
             vocabulary=learner.vocabulary, head=self.source.head, provenance=told,
         )  # fmt: skip
 

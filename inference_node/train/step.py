@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,8 +22,8 @@ from inference_node.train.loss import slot_loss, slot_weight, weighted_mean
 from inference_node.train.vocabulary import Vocabulary
 
 CHUNK = 2048
-"""Slots whose logits exist at a time, for a vocabulary of 50,000; fewer for a larger one. They are made again for the
-backward pass, so that memory does not grow with blocks times vocabulary."""
+"""Slots whose logits exist at a time, for a vocabulary of 50,000; fewer for a larger one. They are gone before the next
+ones are made, so that memory does not grow with blocks times vocabulary."""
 
 
 def blocks_at_once(ids: int, block: int) -> int:
@@ -33,6 +34,21 @@ def blocks_at_once(ids: int, block: int) -> int:
 def precision(device: torch.device) -> AbstractContextManager[Any]:
     """bf16 over fp32 weights on an accelerator, fp32 elsewhere."""
     return torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext()
+
+
+@contextmanager
+def quick_products(device: torch.device) -> Iterator[None]:
+    """On an accelerator fp32 products read 10 bits of each number and write 23 while this lasts: for training alone.
+
+    They are the head's, and as they are they take longer than all the rest of a step. Sums are fp32 either way.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = before or device.type == "cuda"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +93,8 @@ class Learner:
     head: torch.Tensor  # [rows, hidden] of the drafter's vocabulary
     vocabulary: Vocabulary | None = None
     flex: bool = False
-    gather: int = 0  # bytes that attention may copy, a layer
+    room: int = 0  # bytes that attention may take for a layer's masks and copies
+    scale: torch.Tensor | None = None  # [taps * hidden] of the features in training; `served` has it in its weights
 
     @cached_property
     def ids(self) -> torch.Tensor | None:
@@ -94,11 +111,20 @@ class Learner:
         c = self.module.config
         if feature.device.type == "cpu":  # nothing joins the types there
             feature = feature.to(torch.float32)
+        if self.scale is not None:
+            feature = feature * self.scale.to(feature.dtype)
         keys = self.module.context(feature, batch.position, self.rope)
         slots = torch.where(batch.masked, c.mask_id, batch.labels)
         x = self.embedding[slots].to(torch.float32) * c.input_scale
-        attend = attention.over(batch, c.layers, keys, flex=self.flex, gather=self.gather)
+        attend = attention.over(batch, c.layers, keys, flex=self.flex, room=self.room)
         return self.module(x, batch.slot_position, self.rope, attend)
+
+    def served(self) -> DFlash:
+        """The drafter as it is served, on its own: it reads the target's states as they are."""
+        module = copy.deepcopy(self.module).eval().requires_grad_(False)
+        if self.scale is not None:
+            module.fc.weight.mul_(self.scale)  # exact: powers of two
+        return module
 
     def step(self, batch: Batch, states: Sequence[States]) -> Outcome:
         """Loss and counts of one batch."""
@@ -152,10 +178,12 @@ class Learner:
         for start in range(0, blocks, each):
             cut = slice(start, start + each)
             given = (hidden[cut], labels[cut], None if teacher is None else teacher[cut], previous[cut])
-            if hidden.requires_grad:
-                parts.append(checkpoint(self._chunk, *given, use_reentrant=False))
-            else:
+            if not hidden.requires_grad:
                 parts.append(self._chunk(*given))
+            elif self.module.candidate_selector is None:
+                parts.append(_AtOnce.apply(given[0], lambda rows, rest=given[1:]: self._chunk(rows, *rest)))
+            else:  # it has weights of its own in the logits, which are made again for the backward pass
+                parts.append(checkpoint(self._chunk, *given, use_reentrant=False))
         loss, ce, best = (torch.cat(column).view(blocks, width) for column in zip(*parts, strict=True))
         return loss, ce, best
 
@@ -180,3 +208,25 @@ class Learner:
             successor = successor[self.ids]
         pull: torch.Tensor = selector.predecessor_codebook[previous] * selector.hidden_projection(rows)  # type: ignore[union-attr, operator, index]
         return pull.to(torch.float32) @ successor.to(torch.float32).t()
+
+
+class _AtOnce(torch.autograd.Function):
+    """A chunk whose gradient is taken while its logits exist. Each slot's loss depends on that slot's hidden row alone,
+    so what comes from behind only multiplies it. The CE beside the loss has no gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: torch.Tensor, chunk: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            rows = hidden.detach().requires_grad_()
+            loss, ce, best = chunk(rows)
+            (slope,) = torch.autograd.grad(loss.sum(), rows)
+        ctx.save_for_backward(slope)
+        ctx.mark_non_differentiable(best)
+        return loss.detach(), ce.detach(), best
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * given[0].view(slope.shape[:-1])[..., None].to(slope.dtype), None

@@ -18,15 +18,15 @@ TINY += ["--timed", "1", "--held", "3", "--batch", "16", "--max-tokens", "20"]
 
 def test_the_small_pair_is_made_measured_and_not_made_twice(fabricated, tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--model", str(fabricated("llama").target), *TINY]
-    arguments += ["--domain", "5", "--chat", "5", "--minutes", "5"]
+    arguments += ["--domain", "5", "--questions", "5", "--open", "2", "--minutes", "5"]
     assert small_pair.main(arguments) == 0
-    domain, chat, speed = (
-        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("judged-domain", "judged-chat", "speed")
+    domain, questions, speed = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("judged-domain", "judged-questions", "speed")
     )
-    assert domain["prompts"] == chat["prompts"] == 3 and domain["tau"]["value"] >= 1
+    assert domain["prompts"] == questions["prompts"] == 3 and domain["tau"]["value"] >= 1
     assert domain["identical_to_plain"] == [1, 1] and domain["loop_prompts"] == 1
     assert speed["plain_tokens_per_s"] > 0 and set(speed["widths"]) == {"8"}
-    assert domain["provenance"]["model"] == chat["provenance"]["model"]
+    assert domain["provenance"]["model"] == questions["provenance"]["model"]
     assert (tmp_path / "run" / "drafter" / "model.safetensors").stat().st_size < pairs.MOST_BYTES
     made = {
         path: path.read_bytes() for name in ("*.jsonl", "run/*.pt", "run/steps.json") for path in tmp_path.glob(name)
@@ -61,7 +61,7 @@ def test_held_out_code_is_never_trained_on() -> None:
 
 
 def test_prompts_are_distinct_and_those_held_out_come_from_the_same_draw() -> None:
-    for make in (small_pair.domain_prompts, small_pair.chat_prompts):
+    for make in (small_pair.domain_prompts, small_pair.question_prompts):
         prompts = make(6000)
         texts = [prompt.messages[0]["content"] for prompt in prompts]
         assert len(set(texts)) == len(texts) == 6000 and prompts[:10] == make(10)

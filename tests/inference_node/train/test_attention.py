@@ -47,16 +47,14 @@ def served(drafter: DFlashDrafter, feature: torch.Tensor, anchor: int) -> torch.
     return drafter.hidden(anchor)
 
 
-@pytest.mark.parametrize(
-    ("flex", "gather"), [(False, 0), (True, 0), (False, 1 << 24)], ids=["plain", "flex", "gathered"]
-)
+@pytest.mark.parametrize(("flex", "room"), [(False, 0), (True, 0), (False, 1 << 24)], ids=["plain", "flex", "by text"])
 @pytest.mark.parametrize("revision", ["april-2", "june", "dflash2"])
 @torch.inference_mode()
-def test_a_block_has_the_hidden_rows_that_serving_gives_it(loaded, revision: str, flex: bool, gather: int) -> None:
+def test_a_block_has_the_hidden_rows_that_serving_gives_it(loaded, revision: str, flex: bool, room: int) -> None:
     """Windows, causality, positions of packed samples, convolutions: whatever differs would show."""
     drafter = drafter_of(loaded, revision)
     learner = learner_of(drafter)
-    learner.flex, learner.gather = flex, gather
+    learner.flex, learner.room = flex, room
     batch, feature = batch_and_features(learner)
     hidden = learner.hidden(batch, feature)
     compared = set()
@@ -101,28 +99,29 @@ def test_a_block_sees_no_other_sample_and_no_other_block(loaded) -> None:
 
 @pytest.mark.parametrize("window", [None, 12], ids=["all", "window"])
 @pytest.mark.parametrize("causal", [False, True], ids=["both-ways", "causal"])
-def test_copied_rows_give_the_attention_and_the_gradients_of_a_whole_mask(window: int | None, causal: bool) -> None:
+def test_text_by_text_attention_and_its_gradients_are_those_of_a_whole_mask(window: int | None, causal: bool) -> None:
     batch = pack(random_samples(LENGTHS), arms.made({"block": 4, "rows": 160, "anchors": 24}), generator())
     layer, (blocks, block) = DraftLayer(window=window, causal=causal), batch.masked.shape
     found = []
-    for gather in (0, 1 << 24):
+    for room in (0, 1 << 24):
         q, k, v = (torch.randn(blocks, block, n, 16, generator=generator(), requires_grad=True) for n in (4, 2, 2))
         keys = [torch.randn(160, 2, 16, generator=generator(), requires_grad=True) for _ in range(2)]
-        read = attention.over(batch, [layer], [tuple(keys)], flex=False, gather=gather)(0, q, k, v)
+        read = attention.over(batch, [layer], [tuple(keys)], flex=False, room=room)(0, q, k, v)
         (read[batch.real] ** 2).sum().backward()
         found.append([read[batch.real], *(one.grad for one in (q, k, v, *keys))])
     for plain, gathered in zip(*found, strict=True):
         assert torch.allclose(plain, gathered, atol=1e-5)
 
 
-def test_rows_are_copied_only_where_there_is_room_for_them(monkeypatch) -> None:
+def test_texts_stand_beside_each_other_only_where_there_is_room_for_it(monkeypatch) -> None:
     batch = pack(random_samples(LENGTHS), arms.made({"block": 4, "rows": 160, "anchors": 24}), generator())
     asked = []
-    monkeypatch.setattr(attention, "_gathered", lambda *given: asked.append(given))
+    monkeypatch.setattr(attention, "_by_text", lambda *given: asked.append(given))
     keys = [tuple(torch.zeros(160, 2, 16) for _ in range(2))]
-    room = 2 * 24 * max(LENGTHS) * 2 * 16 * 4
-    for gather in (room, room - 1):
-        attention.over(batch, [DraftLayer(None, True)], keys, flex=False, gather=gather)
+    slots = 4 * max(int((batch.document[batch.anchor[batch.real]] == text).sum()) for text in range(len(LENGTHS)))
+    needed = len(LENGTHS) * (max(LENGTHS) + slots) * (slots * (1 + 4) + 2 * 2 * 16 * 4)
+    for room in (needed, needed - 1):
+        attention.over(batch, [DraftLayer(None, True)], keys, flex=False, room=room)
     assert len(asked) == 1
 
 

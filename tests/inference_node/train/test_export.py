@@ -57,7 +57,7 @@ def drafters(target: OpenTarget, learner: Learner, folder: Path) -> tuple[DFlash
 def test_what_is_loaded_drafts_as_what_was_trained(opened, tmp_path: Path, name: str, form: str) -> None:
     target = opened("qwen3_5_moe")
     learner = learner_of(target, **ARMS[name])
-    export.write(tmp_path, learner.module, learner.arm, target.shape, form=form, dtype=torch.float32)
+    export.write(tmp_path, learner.served(), learner.arm, target.shape, form=form, dtype=torch.float32)
     for drafter in (pair := drafters(target, learner, tmp_path)):
         feature = torch.randn(60, len(drafter.taps) * drafter.model.hidden, generator=torch.Generator().manual_seed(1))
         absorb(drafter, feature)
@@ -73,7 +73,7 @@ def test_what_is_loaded_drafts_as_what_was_trained(opened, tmp_path: Path, name:
 def test_zlabs_own_package_loads_the_files_and_drafts_the_same(opened, tmp_path: Path, name: str) -> None:
     target = opened("qwen3_5_moe")
     learner = learner_of(target, **ARMS[name])
-    export.write(tmp_path / "drafter", learner.module, learner.arm, target.shape, dtype=torch.float32)
+    export.write(tmp_path / "drafter", learner.served(), learner.arm, target.shape, dtype=torch.float32)
     _, drafter = drafters(target, learner, tmp_path / "drafter")
     model = drafter.model
     scenario = {
@@ -101,7 +101,7 @@ def test_speculators_own_package_loads_the_files(fabricated, opened, tmp_path: P
     learners = [learner_of(target, attention="mixed", window=24, layers=3), learner_of(target, vocabulary=40)]
     folders = [
         export.write(
-            tmp_path / str(number), learner.module, learner.arm, target.shape, form="speculators",
+            tmp_path / str(number), learner.served(), learner.arm, target.shape, form="speculators",
             verifier=str(fabricated("qwen3").target), vocabulary=learner.vocabulary, head=target.module.lm_head.weight,
         )
         for number, learner in enumerate(learners)
@@ -139,7 +139,7 @@ def test_a_smaller_vocabulary_is_written_with_its_maps_and_drafts_only_from_it(o
 def test_zlabs_format_refuses_a_smaller_vocabulary(opened, tmp_path: Path) -> None:
     learner = learner_of(opened("llama"), vocabulary=40)
     with pytest.raises(NodeError, match="speculators"):
-        export.write(tmp_path, learner.module, learner.arm, opened("llama").shape, vocabulary=learner.vocabulary)
+        export.write(tmp_path, learner.served(), learner.arm, opened("llama").shape, vocabulary=learner.vocabulary)
 
 
 def test_nothing_of_the_targets_rope_is_inherited(opened) -> None:

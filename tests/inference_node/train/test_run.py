@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,20 @@ def test_a_run_that_was_cut_off_ends_with_the_weights_of_one_that_was_not(
     assert [line.step for line in lines] == [1, 2, 3, 4, 5, 6]
     seen = [line.seen for line in lines]
     assert seen == sorted(set(seen)) and seen[-1] == run.read_log(tmp_path / "whole")[-1].seen
+
+
+def test_a_run_that_is_interrupted_keeps_the_step_it_was_in(opened, tmp_path: Path) -> None:
+    """Known loss: the last checkpoint of a run that was cut off at its time was two minutes old."""
+
+    def told(line: run.Line) -> None:
+        if line.step == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        session_of(opened("llama")).train(tmp_path, told=told, log_every=1)
+    assert torch.load(tmp_path / checkpoint.NAME, weights_only=True)["step"] == 4
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_finished_run_is_not_run_again(opened, tmp_path: Path) -> None:
