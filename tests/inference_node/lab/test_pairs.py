@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_node.lab import hybrid_pair, pairs, small_pair
+from inference_node.lab import hybrid_pair, pair_speed, pairs, small_pair
 from inference_node.models.files import find
 from inference_node.models.weights import text_config
 from inference_node.train.export import TargetShape
@@ -28,6 +28,20 @@ def test_the_small_pair_is_made_measured_and_not_made_twice(fabricated, tmp_path
     assert speed["plain_tokens_per_s"] > 0 and set(speed["widths"]) == {"8"}
     assert domain["provenance"]["model"] == questions["provenance"]["model"]
     assert (tmp_path / "run" / "drafter" / "model.safetensors").stat().st_size < pairs.MOST_BYTES
+    shipped, figures = tmp_path / "shipped", tmp_path / "figures"
+    assert small_pair.main([*arguments, "--ship", str(shipped), "--figures", str(figures)]) == 0
+    told = json.loads((shipped / "provenance.json").read_text())
+    assert told["judged"]["domain"] == domain["tau"] and len(told["curve"]) == told["arm"]["steps"] == 12
+    recorded = json.loads((figures / "small-pair.json").read_text())
+    assert recorded["figures"]["tau_domain"] == domain["tau"]["value"] and recorded["commit"] == told["commit"]
+    measured = ["--draft", str(shipped), "--model", arguments[3], "--texts", "1", "--out", str(figures)]
+    assert pair_speed.main([*measured, "--device", "cpu", "--threads", "1"]) == 0
+    speeds = json.loads((figures / "small-pair-cpu.json").read_text())["figures"]
+    assert speeds["tokens_compared"] > 0 == speeds["tokens_that_differ"]
+    assert speeds["eta_domain"] == pytest.approx(speeds["tok_s_domain"] / speeds["plain_tok_s"])
+    assert speeds["plain_tok_s"] == max(
+        speeds[f"{way}_tok_s_{of}"] for way in ("plain", "generate") for of in ("fp32", "bf16")
+    )
     made = {
         path: path.read_bytes() for name in ("*.jsonl", "run/*.pt", "run/steps.json") for path in tmp_path.glob(name)
     }
