@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 BUSY_TIMEOUT_S = 30
+AS_NUMBERS = {"as_numbers": True}  # execution options of a statement with very many numbers in its result
 # A server behind a cable that was pulled out says nothing: without these a statement would wait for a quarter of an
 # hour, and much of that after the cable is back. Names and units are libpq's; the database's address may say others.
 NOTICES_SILENCE = {
@@ -64,7 +65,9 @@ def make_engine(url: str) -> Engine:
     if parsed.get_backend_name() == "postgresql":
         # A bare postgresql:// means the driver that we ship.
         patience = {name: value for name, value in NOTICES_SILENCE.items() if name not in parsed.query}
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=patience)
+        server = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, connect_args=patience)
+        event.listen(server, "before_cursor_execute", as_numbers_where_asked)
+        return server
     if parsed.get_backend_name() != "sqlite":
         raise ValueError(f"The database is {parsed.get_backend_name()!r}; sqlite and postgresql are known.")
     if not parsed.database or parsed.database == ":memory:":
@@ -74,6 +77,15 @@ def make_engine(url: str) -> Engine:
     event.listen(engine, "connect", set_up_sqlite)
     event.listen(engine, "begin", begin_sqlite)
     return engine
+
+
+def as_numbers_where_asked(_connection: Connection, cursor: Any, *told: Any) -> None:
+    """Have psycopg ask for binary results, and not for every number as a text."""
+    _statement, _parameters, context, _many = told
+    if context is not None and context.execution_options.keys() >= AS_NUMBERS.keys():
+        from psycopg.pq import Format  # nobody with SQLite has to load it
+
+        cursor.format = Format.BINARY
 
 
 def set_up_sqlite(connection: Any, _record: Any) -> None:
