@@ -6,6 +6,8 @@ between, whatever the timeout; so writers take the lock at their start (BEGIN IM
 everybody else waits up to BUSY_TIMEOUT_S for it.
 """
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.orm import Session, sessionmaker
 
 BUSY_TIMEOUT_S = 30
+LOOK_AGAIN_S = 0.05
 AS_NUMBERS = {"as_numbers": True}  # execution options of a statement with very many numbers in its result
 # A server behind a cable that was pulled out says nothing: without these a statement would wait for a quarter of an
 # hour, and much of that after the cable is back. Names and units are libpq's; the database's address may say others.
@@ -83,18 +86,29 @@ def as_numbers_where_asked(_connection: Connection, cursor: Any, *told: Any) -> 
     """Have psycopg ask for binary results, and not for every number as a text."""
     _statement, _parameters, context, _many = told
     if context is not None and context.execution_options.keys() >= AS_NUMBERS.keys():
-        from psycopg.pq import Format  # nobody with SQLite has to load it
-
-        cursor.format = Format.BINARY
+        cursor.format = type(cursor.format).BINARY
 
 
 def set_up_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # the driver must not begin transactions by itself: begin_sqlite does
     cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+    keep_a_log_ahead(cursor)  # readers and the writer do not wait for each other
     cursor.execute("PRAGMA synchronous = NORMAL")  # with WAL: a power cut may lose the last commits, never the file
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def keep_a_log_ahead(cursor: Any) -> None:
+    """Of two processes that do so to a new file at once SQLite turns one away, without the patience asked for."""
+    until = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(LOOK_AGAIN_S)
 
 
 def begin_sqlite(connection: Connection) -> None:

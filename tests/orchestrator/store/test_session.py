@@ -1,3 +1,4 @@
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -82,6 +83,20 @@ def test_sqlite_is_set_up_for_several_processes(sessions: Sessions) -> None:
         assert db.scalar(text("PRAGMA journal_mode")) == "wal"
         assert db.scalar(text("PRAGMA foreign_keys")) == 1
         assert db.scalar(text("PRAGMA busy_timeout")) == 30_000
+
+
+def test_a_new_file_that_another_process_is_setting_up_is_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "new.db"
+    other = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")  # where SQLite itself would turn the next one away at once
+    let_go = threading.Timer(0.3, other.rollback)
+    let_go.start()
+    started = time.monotonic()
+    with open_sessions(f"sqlite:///{file}").reading() as db:
+        assert db.scalar(text("PRAGMA journal_mode")) == "wal"
+    assert time.monotonic() - started >= 0.25
+    let_go.join()
+    other.close()
 
 
 def test_a_row_cannot_refer_to_one_that_is_not_there(each_sessions: Sessions) -> None:
