@@ -106,7 +106,7 @@ def test_rows_that_refer_to_nothing_after_a_migration_undo_it(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_the_wheel_carries_the_migrations(tmp_path: Path) -> None:
+def test_the_wheel_carries_the_migrations_and_the_drafter(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a copy, because building writes beside the sources
     for folder in ("orchestrator", "migrations", "review_agents", "inference_node"):
         shutil.copytree(ROOT / folder, source / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -120,3 +120,4 @@ def test_the_wheel_carries_the_migrations(tmp_path: Path) -> None:
     assert "orchestrator/_migrations/env.py" in names
     assert [name for name in names if name.startswith("orchestrator/_migrations/versions/0001_")]
     assert not [name for name in names if name.startswith("migrations/")]
+    assert "inference_node/drafters/smollm2-135m-instruct/model.safetensors" in names
