@@ -70,17 +70,22 @@ def review_with_agents(
     repos: Bench = DEFAULT_BENCH,
     keep: Annotated[Path | None, typer.Option(help="Keep exports and data here.")] = None,
     recordings: Annotated[Path | None, typer.Option(help="Play NAME.json of this folder instead of a node.")] = None,
-    exports: Annotated[Path | None, typer.Option(help="Only score NAME.json of this folder.")] = None,
-    made_at: Annotated[str, typer.Option(help="The commit at which those were made.")] = "",
+    recount: Annotated[
+        bool, typer.Option("--recount", help="Only score what is recorded, by today's judgements.")
+    ] = False,
 ) -> None:
-    """Reviews with agents of the repos with planted faults: recall by kind, precision, decoys, tokens."""
-    if (exports is None) != (made_at == ""):
-        raise SystemExit("--exports needs --made-at, the commit at which they were made, and nothing else does.")
+    """Reviews with agents of the repos with planted faults: recall by kind, precision, decoys, tokens.
+
+    What was recorded is in docs/figures/review-bench-agents; who gave the answers of a recording is told by --model.
+    """
+    if recordings is not None and not model:
+        raise SystemExit("--recordings needs --model: who gave the recorded answers, for example hand-played.")
     named = [name for name in only.split(",") if name]
-    figures = thinking.run(
-        checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings, exports_in=exports,
-        made_at=made_at,
-    )  # fmt: skip
+    figures = (
+        thinking.recount(checked(repos))
+        if recount
+        else thinking.run(checked(repos), node, model, focuses=focus, only=named, keep=keep, recordings=recordings)
+    )
     show("review-bench-agents", figures)
 
 

@@ -14,9 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench import figures, reviewing
+from tests.bench import figures, minds, reviewing
 from tests.support.host_settings import sandbox_environment
 
+NAME = "review-bench-agents"
+KEPT = figures.FOLDER / NAME
+VERDICTS = "verdicts.json"
+COMMAND = "orchestrator"
 JUDGED = figures.ROOT / "tests" / "recordings" / "judged.toml"
 BY_HAND_NAME = "hand-played"
 BY_HAND = (
@@ -39,31 +43,113 @@ def run(
     only: Sequence[str] = (),
     keep: Path | None = None,
     recordings: Path | None = None,
-    exports_in: Path | None = None,
-    made_at: str = "",
+    command: str = COMMAND,
 ) -> dict[str, float]:
     """Review each repo with all focuses, or those named; `recordings` has one NAME.json a repo, played instead.
 
-    `exports_in` has the exports of reviews that were made at the commit `made_at` (NAME.json): they are only scored.
-    With `only`, nothing is recorded.
+    What the figures count is left beside them, so that they can be counted anew. With `only`, nothing is recorded.
+    `command` is the module that reviews.
     """
     with reviewing.folder(keep) as work:
-        repos = [repo for repo in reviewing.made_repos(bench, work, fixed=False) if not only or repo.name in only]
+        repos = reviewing.chosen(reviewing.made_repos(bench, work, fixed=False), only)
+        reviewing.made_repos(bench, work, fixed=True)
+        check(read_judged(), [work / "repos", work / "fixed"])
         exports = {}
         for repo in repos:
-            if exports_in is not None:
-                exports[repo.name] = json.loads((exports_in / f"{repo.name}.json").read_text(encoding="utf-8"))
-                continue
-            address = f"recording:{recordings / repo.name}.json" if recordings else node
-            exports[repo.name] = thought(
-                repo, work / "thinking", work / f"{repo.name}-agents.json", address, model, focuses
-            )
-        evidence = {name: without_agents(export) for name, export in exports.items()}
-        alone = scored(bench, evidence, work)
-        together = scored(bench, exports, work)
-    others = together["unplanted"]
+            mind, focused = node, focuses
+            if recordings is not None:
+                file = recordings / f"{repo.name}.json"
+                mind, focused = f"recording:{file}", focuses or ",".join(minds.focuses(minds.read(file)))
+            out = work / f"{repo.name}-agents.json"
+            if not out.exists():
+                thought(repo, work / "thinking", out, mind, model, focused, command)
+            exports[repo.name] = what_counts(json.loads(out.read_text(encoding="utf-8")), model if recordings else "")
+        told = verdicts(bench, exports, work)
+    result = counted(exports, told)
+    if not only:
+        kept(exports, told)
+        recorded(exports, result, figures.commit())
+    return result
+
+
+def recount(bench: Path) -> dict[str, float]:
+    """The figures of the reviews that are recorded, scored and judged as of now."""
+    exports = {
+        file.stem: json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted(KEPT.glob("*.json"))
+        if file.name != VERDICTS
+    }
+    with tempfile.TemporaryDirectory() as work:
+        told = verdicts(bench, exports, Path(work))
+    result = counted(exports, told)
+    kept(exports, told)
+    recorded(exports, result, json.loads((figures.FOLDER / f"{NAME}.json").read_text(encoding="utf-8"))["commit"])
+    return result
+
+
+def kept(exports: dict[str, Any], told: dict[str, Any]) -> None:
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for name, content in {**{f"{repo}.json": export for repo, export in exports.items()}, VERDICTS: told}.items():
+        (KEPT / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def recorded(exports: dict[str, Any], result: dict[str, float], measured_at: str) -> None:
+    name = model_of(exports)
+    note = f"{BY_HAND} {UNPLANTED}" if BY_HAND_NAME in name else UNPLANTED
+    figures.record(NAME, result, measured_at=measured_at, model=name, focuses=focuses_of(exports), note=note)
+
+
+def thought(repo: Path, data: Path, out: Path, node: str, model: str, focuses: str, command: str) -> None:
+    """One review in the foreground by the real command, exported to `out`."""
+    words = [sys.executable, "-m", command, "review", str(repo), "--data", str(data), "--node", node]
+    words += ["--model", model, "--format", "json", "--out", str(out), *(["--focus", focuses] if focuses else [])]
+    done = subprocess.run(words, env={**os.environ, **sandbox_environment(), **reviewing.HASTE}, cwd=figures.ROOT)
+    if done.returncode not in (0, 1):
+        out.unlink(missing_ok=True)
+        raise SystemExit(f"The review of {repo.name} ended with exit status {done.returncode}.")
+
+
+def what_counts(export: dict[str, Any], model: str) -> dict[str, Any]:
+    """Of an export what is scored and counted, and nothing of the machine that made it."""
+    of_proof = ("state", "reason")
+    findings = [
+        {**one, "verification": {name: one["verification"][name] for name in of_proof if name in one["verification"]}}
+        for one in export["findings"]
+    ]
+    return {
+        "commit": export["commit"],
+        "model": model or export["model"],
+        "tokens": export["tokens"],
+        "findings": findings,
+    }
+
+
+def without_agents(export: dict[str, Any]) -> dict[str, Any]:
+    return {**export, "findings": [one for one in export["findings"] if one["source"] == "probe"]}
+
+
+def verdicts(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
+    """What score.py says of the reviews, with their agents and without, and the kinds of the planted faults."""
+    evidence = {name: without_agents(export) for name, export in exports.items()}
+    return {
+        "faults": {
+            name: {fault["id"]: fault["kind"] for fault in reviewing.truth(bench, name)["faults"]} for name in exports
+        },
+        "alone": reviewing.score(bench, evidence, work, "--details"),
+        "together": reviewing.score(bench, exports, work, "--details"),
+    }
+
+
+def counted(exports: dict[str, Any], told: dict[str, Any]) -> dict[str, float]:
+    """The figures, from the reviews and what score.py said of them. Prints what nobody has judged yet."""
     judged = read_judged()
-    result = {
+    evidence = {name: without_agents(export) for name, export in exports.items()}
+    alone = scored(evidence, told["alone"], told["faults"], judged)
+    together = scored(exports, told["together"], told["faults"], judged)
+    for repo, finding in together["unplanted"]:
+        if judgement(repo, finding, judged) is None:
+            print(f"to judge: {repo} {finding['fingerprint']} {finding['title']}")
+    return {
         "repos": len(exports),
         "recall": together["recall"],
         "precision": together["precision"],
@@ -71,47 +157,22 @@ def run(
         "recall_evidence_only": alone["recall"],
         "precision_evidence_only": alone["precision"],
         **{f"recall_{kind}": share for kind, share in together["by_kind"].items()},
-        **of_unplanted(others, judged),
+        **of_unplanted(together["unplanted"], judged),
         **tokens(exports),
     }
-    for repo, finding in others:
-        if judgement(repo, finding, judged) is None:
-            print(f"to judge: {repo} {finding['fingerprint']} {finding['title']}")
-    name = model_of(exports)
-    note = f"{BY_HAND} {UNPLANTED}" if BY_HAND_NAME in name else UNPLANTED
-    if not only:
-        figures.record(
-            "review-bench-agents", result, measured_at=made_at, model=name, focuses=focuses_of(exports), note=note
-        )
-    return result
 
 
-def thought(repo: Path, data: Path, out: Path, node: str, model: str, focuses: str) -> dict[str, Any]:
-    """One review in the foreground by the real command; its export."""
-    command = [sys.executable, "-m", "orchestrator", "review", str(repo), "--data", str(data), "--node", node]
-    command += ["--model", model, "--format", "json", "--out", str(out), *(["--focus", focuses] if focuses else [])]
-    done = subprocess.run(command, env={**os.environ, **sandbox_environment()}, cwd=figures.ROOT)
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"The review of {repo.name} ended with exit status {done.returncode}.")
-    return dict(json.loads(out.read_text(encoding="utf-8")))
-
-
-def without_agents(export: dict[str, Any]) -> dict[str, Any]:
-    return {**export, "findings": [one for one in export["findings"] if one["source"] == "probe"]}
-
-
-def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
+def scored(
+    exports: dict[str, Any], found: dict[str, Any], kinds: dict[str, dict[str, str]], judged: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Recall over the faults of the repos that were reviewed; only confirmed findings count as found."""
-    found = reviewing.score(bench, exports, work, "--details")
-    judged = read_judged()
-    faults = [fault for name in exports for fault in reviewing.truth(bench, name)["faults"]]
+    faults = [(fault, kind) for name in exports for fault, kind in kinds[name].items()]
     proved = {fault for repo in found["verified"] for fault in planted(repo, confirmed(exports[repo["repo"]]), judged)}
-    mine = [repo for repo in found["repos"] if repo.get("repo", repo.get("name")) in exports] or found["repos"]
+    mine = found["repos"]
     wrong = sum(repo["false_alarms"] + repo["decoy_hits"] for repo in mine)
     right = sum(len(planted(repo, exports[repo["repo"]]["findings"], judged)) for repo in mine)
-    kinds = sorted({fault["kind"] for fault in faults})
     return {
-        "recall": reviewing.share(sum(fault["id"] in proved for fault in faults), len(faults)),
+        "recall": reviewing.share(sum(fault in proved for fault, _ in faults), len(faults)),
         "precision": reviewing.share(right, right + wrong),
         "decoys": sum(repo["decoy_hits"] for repo in mine),
         "unplanted": [
@@ -121,11 +182,10 @@ def scored(bench: Path, exports: dict[str, Any], work: Path) -> dict[str, Any]:
             if verdict["verdict"] == "false alarm"
         ],
         "by_kind": {
-            kind: reviewing.share(
-                sum(fault["id"] in proved for fault in faults if fault["kind"] == kind),
-                sum(fault["kind"] == kind for fault in faults),
+            of: reviewing.share(
+                sum(fault in proved for fault, kind in faults if kind == of), sum(kind == of for _, kind in faults)
             )
-            for kind in kinds
+            for of in sorted({kind for _, kind in faults})
         },
     }
 

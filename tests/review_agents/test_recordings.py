@@ -2,7 +2,7 @@
 
 Each file of tests/recordings was made by `lamplighter reviews transcripts`; the answers were given by hand, by somebody
 who saw the requests only (those of NAME-earlier.json by one who had written the loop and seen two scores).
-`python -m tests.bench agents --recordings tests/recordings` plays them over the repos.
+`python -m tests.bench agents --recordings tests/recordings --model hand-played` plays them over the repos.
 """
 
 import json
