@@ -25,6 +25,7 @@ from tests.support.endpoint import Endpoint, Handler, refusal, tool_call
 from tests.support.model_servers import Guest, ModelServer
 from tests.support.tiny import FILES, Script, tiny_shop
 from tests.support.tiny_agents import FOCUSES
+from tests.support.waiting import wait_for
 
 READS = tool_call("read", {"path": "README.md"})
 FINISHES = tool_call("finish", report())
@@ -153,6 +154,7 @@ def test_a_node_that_works_for_others_is_waited_for_without_a_box_and_asked_agai
         assert (real_node.working(), real_node.waiting(), len(answers_of(made))) == (1, 0, 1)
     finally:
         model.guest.leave()
+    wait_for(lambda: real_node.working() == 0, complaint="the node has not let go of the guest")
     page = page_of(made, page.row.id)
     assert (page.row.state, page.row.error, page.attempt) == (ReviewState.DONE, "", 1)
     assert len(answers_of(made)) == TURNS and len(model.asked) == TURNS + 2, "each turn once, one tried three times"
