@@ -88,6 +88,11 @@ def cpu_model() -> str:
 
 
 def command() -> str:
+    """As it was typed, but for where results are kept, which is a matter of that machine."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     program = f"python -m {spec.name.removesuffix('.__main__')}" if spec else f"python {Path(sys.argv[0]).name}"
-    return " ".join([program, *sys.argv[1:]])
+    words = sys.argv[1:]
+    while "--keep" in words:
+        at = words.index("--keep")
+        words = words[:at] + words[at + 2 :]
+    return " ".join([program, *words])

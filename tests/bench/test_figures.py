@@ -58,3 +58,8 @@ def test_a_change_of_docs_alone_is_no_other_commit(monkeypatch, tmp_path: Path) 
     _, first, first_with_docs, after_docs, changed, second = found
     assert first == first_with_docs == after_docs != second
     assert changed == f"{first}+changes"
+
+
+def test_a_figures_command_does_not_say_where_results_were_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "replay", "--keep", "/somewhere/else", "--only", "rowdelta"])
+    assert figures.command().endswith(" replay --only rowdelta")

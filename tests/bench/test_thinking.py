@@ -1,12 +1,17 @@
-"""What nobody planted is judged by hand, and the recorded figures are those of the judgements."""
+"""The bench of agents over a repo of one script; what nobody planted is judged by hand, and the recorded figures are
+those of the judgements."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.bench import thinking
-from tests.bench.figures import FOLDER
+from review_agents.scripted import call
+from tests.bench import figures, minds, thinking
+from tests.bench.test_minds import HELD, conversation
+from tests.support.boxes import bubblewrap, here
+from tests.support.host_settings import isolated
+from tests.support.tiny_agents import DONE, finding
 
 JUDGED = thinking.read_judged()
 
@@ -24,11 +29,12 @@ def in_json(title: str) -> str:
     return json.dumps(title, ensure_ascii=False)[1:-1]
 
 
-def test_the_recorded_figures_count_the_judgements() -> None:
-    recorded = json.loads((FOLDER / "review-bench-agents.json").read_text(encoding="utf-8"))["figures"]
-    known = [one for one in JUDGED if "mistaken_for" not in one and "since" not in one]
-    counted = thinking.of_unplanted([(one["repo"], one) for one in known], JUDGED)
-    assert {name: recorded[name] for name in counted} == counted
+def test_the_recorded_figures_are_counted_again_from_the_recorded_reviews() -> None:
+    recorded = json.loads((figures.FOLDER / f"{thinking.NAME}.json").read_text(encoding="utf-8"))
+    exports, told = thinking.read_kept()
+    assert thinking.counted(exports, told) == recorded["figures"]
+    assert recorded["figures"]["unplanted_not_judged"] == 0 and len(exports) >= 4
+    assert (thinking.focuses_of(exports), thinking.model_of(exports)) == (recorded["focuses"], recorded["model"])
 
 
 def test_a_finding_is_judged_by_its_repo_and_fingerprint_alone() -> None:
@@ -83,3 +89,72 @@ def test_recall_counts_no_planted_fault_that_only_a_mistaken_finding_has() -> No
     judged = [{"repo": "a", "fingerprint": "1", "title": "t", "mistaken_for": "a-x"}]
     assert thinking.planted(scored, [one, other], judged) == {"a-x"}
     assert thinking.planted({**scored, "verdicts": verdicts[:1]}, [one], judged) == set()
+
+
+# The bench over a repo that is made here: real command, real sandbox, tiny probes ---------------------
+
+MAKES = """import pathlib, subprocess, sys
+repo = pathlib.Path(sys.argv[1]) / "scripts"
+repo.mkdir(parents=True)
+(repo / "README.md").write_text("Run greet. It says hello.\\n\\n    echo 15 lives\\n    -> 15 lives\\n")
+(repo / "greet.sh").write_text("echo hello\\n" if "--fixed" in sys.argv else "echo good morning\\n")
+(repo / "add.sh").write_text("echo $(($1 - $2))\\n")
+(repo / "last.sh").write_text("head -n 1 $1\\n")
+for words in ("init -q -b main", "add -A", "-c user.name=a -c user.email=a@example.org commit -q -m scripts"):
+    subprocess.run(["git", "-C", repo, *words.split()], check=True)
+"""
+# Planted are the faults of greet.sh and last.sh; what is said of another file is a false alarm.
+SCORES = """import json, sys
+PLANTED = {"greet.sh": "greets", "README.md": "greets", "last.sh": "lasts"}
+exports = json.load(open(sys.argv[1]))
+def scored(name, findings):
+    items = [PLANTED.get(one["places"][0]["file"]) for one in findings]
+    verdicts = [{"verdict": "fault" if item else "false alarm", "item": item} for item in items]
+    return {"repo": name, "false_alarms": items.count(None), "decoy_hits": 0, "verdicts": verdicts}
+def all_scored(wanted):
+    return [scored(name, [one for one in told["findings"] if wanted(one)]) for name, told in exports.items()]
+found = {"repos": all_scored(lambda one: True),
+         "verified": all_scored(lambda one: one["verification"]["state"] == "confirmed")}
+json.dump(found, open(sys.argv[sys.argv.index("--json") + 1], "w"))
+"""
+TRUTH = {"faults": [{"id": "greets", "kind": "correctness"}, {"id": "lasts", "kind": "reliability"}]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_bench_plays_recorded_agents_in_real_reviews_scores_them_and_can_count_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bubblewrap(here())  # skips, loudly, where it does not work
+    bench, recordings, docs = tmp_path / "bench", tmp_path / "recordings", tmp_path / "figures"
+    (bench / "scripts").mkdir(parents=True)
+    (bench / "make_repos.py").write_text(MAKES)
+    (bench / "score.py").write_text(SCORES)
+    (bench / "scripts" / "truth.json").write_text(json.dumps(TRUTH))
+    monkeypatch.setattr(figures, "FOLDER", docs)
+    monkeypatch.setattr(thinking, "KEPT", docs / thinking.NAME)
+    for name, value in isolated(tmp_path).items():
+        monkeypatch.setenv(name, value)
+    add = finding(title="add.sh takes away", file="add.sh", quote="echo $(($1 - $2))", control="test -f add.sh",
+                  command="echo sum is $(bash add.sh 5 3)", output_contains=["sum is 2"])  # fmt: skip
+    untrue = finding(title="last.sh fails", file="last.sh", quote="head -n 1", control="test -f last.sh",
+                     command="bash last.sh README.md", output_contains=["Traceback"])  # fmt: skip
+    said = [finding(), add, untrue]
+    played = conversation(*((call("record_finding", **one), HELD) for one in said), (DONE, ""))
+    minds.write({"focus:correctness": played}, recordings / "scripts.json")
+
+    def run() -> dict[str, float]:
+        return thinking.run(bench, "", "by-hand", recordings=recordings, keep=tmp_path / "kept",
+                            command="tests.support.tiny_pages")  # fmt: skip
+
+    found = run()
+    assert (found["repos"], found["confirmed_by_agents"]) == (1, 2), "the third one's proof did not hold"
+    assert (found["recall"], found["recall_correctness"], found["recall_reliability"]) == (0.5, 1.0, 0.0)
+    assert (found["recall_evidence_only"], found["precision_evidence_only"]) == (0.5, 1.0), "a probe runs greet.sh too"
+    assert (found["unplanted"], found["unplanted_not_judged"]) == (1, 1)
+    assert found["precision"] == 0.5 and found["tokens_written"] > 0
+    recorded = json.loads((docs / f"{thinking.NAME}.json").read_text())
+    assert (recorded["figures"], recorded["focuses"]) == (found, "scripts: correctness")
+    assert recorded["model"] == "by-hand"
+    monkeypatch.setattr(thinking, "thought", None)
+    assert run() == thinking.recount(bench) == found, "what was reviewed is not reviewed again"

@@ -74,17 +74,20 @@ def run(
 
 def recount(bench: Path) -> dict[str, float]:
     """The figures of the reviews that are recorded, scored and judged as of now."""
-    exports = {
-        file.stem: json.loads(file.read_text(encoding="utf-8"))
-        for file in sorted(KEPT.glob("*.json"))
-        if file.name != VERDICTS
-    }
+    exports, _ = read_kept()
     with tempfile.TemporaryDirectory() as work:
         told = verdicts(bench, exports, Path(work))
     result = counted(exports, told)
     kept(exports, told)
     recorded(exports, result, json.loads((figures.FOLDER / f"{NAME}.json").read_text(encoding="utf-8"))["commit"])
     return result
+
+
+def read_kept() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The recorded reviews by repo, and what score.py said of them."""
+    told = {file.name: json.loads(file.read_text(encoding="utf-8")) for file in sorted(KEPT.glob("*.json"))}
+    verdicts = told.pop(VERDICTS)
+    return {name.removesuffix(".json"): export for name, export in told.items()}, verdicts
 
 
 def kept(exports: dict[str, Any], told: dict[str, Any]) -> None:
