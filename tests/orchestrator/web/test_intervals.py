@@ -12,8 +12,8 @@ from tests.factories import NOON
 
 def compared(ratio: float | None, low: float | None = None, high: float | None = None) -> Compared:
     return Compared(
-        uuid4(), "bench", "script", "s", "k", "a", "b", False, NOON, Verdict.SLOWER, "", ratio, low, high, None, 1.0,
-        1.0, 6, False, 0, (), {}, False,
+        review_id=uuid4(), name="bench", kind="script", unit="s", machine_key="k", base_commit="a", head_commit="b",
+        same_code=False, at=NOON, verdict=Verdict.SLOWER, ratio=ratio, low=low, high=high, void=0,
     )  # fmt: skip
 
 
