@@ -130,7 +130,7 @@ def test_a_demo_node_beside_the_service_shows_its_health_tau_and_speed_on_the_no
     answer = httpx.post(f"{found[1]}/v1/chat/completions", json={**body, "temperature": 0}, timeout=240).json()
     assert answer["timings"]["draft_n_accepted"] > 0
     text = shown()
-    assert "Says of itself ok" in text and "drafts by ngram" in text
+    assert "Says of itself ok" in text and "drafts by dflash" in text
     assert re.search(r"Tokens/s \d+\.\d", text) and re.search(r"tau [1-9]\.\d\d .* of drafts accepted", text), text
     os.killpg(up.process.pid, signal.SIGINT)
     assert up.process.wait(60) == 0

@@ -113,6 +113,7 @@ def test_doctor_that_is_stopped_says_what_it_has_seen_until_then(tmp_path: Path)
     doctor = subprocess.Popen(
         command, cwd=ROOT, env=environment, start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs of a shell ignore it
     )  # fmt: skip
     assert doctor.stderr is not None
     begun = doctor.stderr.readline()

@@ -76,7 +76,7 @@ def test_a_request_that_stands_behind_anothers_for_too_long_is_taken_back_and_ne
             client.ask(short, cancelled=never)
         assert real_node.working() == 1
         wait_for(lambda: real_node.waiting() == 0, 5, "it still stands in the line", every_s=0.05)
-    wait_for(lambda: real_node.working() == 0, 10, "it still works", every_s=0.02)
+    wait_for(lambda: real_node.working() == 0, 60, "it still works", every_s=0.02)
     written = real_node.written_tokens()
     assert client.ask(short, cancelled=never).usage.completion == 4
     if isinstance(real_node, LlamaServer):
@@ -88,11 +88,13 @@ def test_a_request_that_stands_behind_anothers_for_too_long_is_taken_back_and_ne
 def test_a_request_that_is_cancelled_as_it_waits_is_let_go_at_once_though_the_node_works_on(
     real_node: ModelServer,
 ) -> None:
-    client, began = model(real_node), time.monotonic()
-    with Guest(real_node), capture_logs() as logs, pytest.raises(Stopped):
+    client = model(real_node)
+    with Guest(real_node), capture_logs() as logs:
         asked = time.monotonic()
-        client.ask(question("Say hello.", 4), cancelled=lambda: time.monotonic() > asked + 0.5)
-    assert time.monotonic() - began < 10 and real_node.waiting() == 0
+        with pytest.raises(Stopped):
+            client.ask(question("Say hello.", 4), cancelled=lambda: time.monotonic() > asked + 0.5)
+        assert time.monotonic() - asked < 10 and real_node.working() == 1
+        wait_for(lambda: real_node.waiting() == 0, 5, "it still stands in the line", every_s=0.05)
     assert not [one for one in logs if one["log_level"] == "warning"]
 
 
@@ -103,7 +105,7 @@ def test_a_request_whose_turn_comes_is_answered_and_its_time_in_the_line_is_told
         leaving.start()
         usage = client.ask(question("Say hello.", 4), cancelled=never).usage
         leaving.join()
-    assert 0.5 < usage.waited_s <= usage.seconds < 20 and usage.completion == 4
+    assert 0.5 < usage.waited_s <= usage.seconds and usage.completion == 4
 
 
 def test_a_prompt_of_ours_that_is_read_is_not_taken_for_anothers_while_others_wait(taught_llama: LlamaServer) -> None:
