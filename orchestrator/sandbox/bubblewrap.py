@@ -186,6 +186,8 @@ class Bubblewrap:
             if to_sweep(folder.name, living):
                 remove_tree(folder)
                 gone.append(f"volumes of {folder.name}")
+        if self.cgroups:
+            self.cgroups.remove_parent()
         return tuple(gone)
 
     def check(self) -> None:

@@ -127,6 +127,11 @@ class Cgroups:
         """Kill what is left in the box's cgroups and remove them. Quiet when there is nothing."""
         for tree in self.trees:
             remove(tree.root / self.parent / name)
+        self.remove_parent()
+
+    def remove_parent(self) -> None:
+        """The instance's own folder, where no box is in it: a worker killed between the two leaves it empty."""
+        for tree in self.trees:
             remove_if_empty(tree.root / self.parent)
 
 

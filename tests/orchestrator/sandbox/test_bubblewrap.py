@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from orchestrator.sandbox import bubblewrap as backend
 from orchestrator.sandbox.bubblewrap import Bubblewrap, remove_tree
 from orchestrator.sandbox.contract import SandboxError
+from orchestrator.sandbox.limits import Cgroups
 from tests.orchestrator.sandbox.conftest import is_root
 from tests.support.boxes import bubblewrap, here, open_workspace
 
@@ -54,6 +56,26 @@ def test_mount_that_does_not_exist_is_named_and_nothing_is_left(tmp_path: Path, 
     assert len(os.listdir("/proc/self/fd")) == before
     assert sandbox.sweep([]) == ()
     assert not sandbox.cgroups or not sandbox.cgroups.names()
+
+
+@pytest.mark.skipif(not is_root(), reason="only root may make cgroups")
+def test_sweep_takes_the_instances_empty_cgroup_from_the_kernels_trees_and_no_others(tmp_path: Path):
+    sandbox = bubblewrap(here(data=tmp_path / "data", sandbox_mounts=()))
+    other = Cgroups(f"{sandbox.instance}-other")
+    assert sandbox.cgroups is not None
+    made = []
+    for cgroups in (sandbox.cgroups, other):
+        for tree in cgroups.trees:
+            with suppress(OSError):  # a tree that may not be written
+                (tree.root / cgroups.parent).mkdir()
+                made.append(tree.root / cgroups.parent)
+    if not made:
+        pytest.skip("no cgroup tree here may be written")
+    try:
+        sandbox.sweep([])
+        assert [path for path in made if path.exists()] == [path for path in made if path.name == other.parent]
+    finally:
+        other.remove_parent()
 
 
 @pytest.mark.skipif(not is_root(), reason="needs root to mount a disk")
