@@ -17,7 +17,11 @@ SHOWN_KNOWN = 3  # findings that one is taken for
 
 
 class Refused(ValueError):
-    """Why a finding is not stored, in words for the agent."""
+    """Why a finding is not stored, in words for the agent; `lines` are of the repo, and may help."""
+
+    def __init__(self, why: str, lines: str = ""):
+        super().__init__(why)
+        self.lines = lines
 
 
 def candidate_of(asked: RecordFinding, *, focus: str, source: ReadSource, control: str | None) -> Candidate:
@@ -93,8 +97,8 @@ def place_of(file: str, quote: str, source: ReadSource) -> Place:
     found = line_of(quote, text)
     if found is None:
         near = "\n".join(nearest(quote, text))
-        hint = f" The nearest lines are:\n{near}" if near else ""
-        raise Refused(f"the quote is not in {path}. Copy one line exactly as it stands there.{hint}")
+        hint = " The nearest lines are:" if near else ""
+        raise Refused(f"the quote is not in {path}. Copy one line exactly as it stands there.{hint}", near)
     line, shown = found
     return Place(file=path, line=line, symbol=symbol_at(path, text, line), quote=shown)
 

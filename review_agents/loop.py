@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from review_agents import claims, conversation, parsing
+from review_agents import claims, conversation, material, parsing
 from review_agents.claims import ReadSource, Refused
 from review_agents.conversation import Conversation, Keep
 from review_agents.focus import ALWAYS, Focus
@@ -39,7 +39,7 @@ from review_agents.records import (
 from review_agents.repetition import Watch
 from review_agents.sameness import fails_otherwise
 from review_agents.tools import DESCRIPTIONS, Arguments, BadArguments, Finish, RecordFinding, checked, offered
-from review_agents.visible import beginning
+from review_agents.visible import beginning, in_words, quoted
 
 NATIVE, TEXT = "native", "text"
 COMMAND_S = 600.0
@@ -387,7 +387,8 @@ class Loop:
         if isinstance(arguments, Finish):
             return self.finish(arguments), None
         result = self.hands.do(arguments, number)
-        self.calls[-1] += f" -> {result.partition(chr(10))[0][:80]}"
+        first = result.removeprefix(f"<<<{self.task.mark} ").partition("\n")[0]
+        self.calls[-1] += f" -> {first[:80]}"
         return result, None
 
     def judge_repetition(self, call: ToolCall, result: str) -> str:
@@ -413,13 +414,14 @@ class Loop:
                 asked, focus=self.task.focus.name, source=self.world.source, control=self.task.control
             )
         except Refused as error:
-            return f"Not stored: {error}", None
+            near = f"\n{quoted(error.lines, mark=self.task.mark, label='nearest lines')}" if error.lines else ""
+            return f"Not stored: {self.in_words(str(error))}{near}", None
         known = claims.repeated(candidate, self.known)
         if not candidate.differs and not all(fails_otherwise(candidate, one.candidate) for one in known):
             return claims.refusal(known, self.task.mark), None
         problem = next((why for one in known if (why := claims.inseparable(candidate, one.candidate))), "")
         if problem:
-            return f"Not stored: it is known already, and `differs` alone is no proof: {problem}.", None
+            return f"Not stored: it is known already, and `differs` alone is no proof: {self.in_words(problem)}.", None
         candidate = candidate if known else candidate.model_copy(update={"differs": ""})  # it differs from nothing
         key = f"{candidate.kind} {candidate.places[0].file} {candidate.places[0].symbol or candidate.places[0].line}"
         self.tried[key] = self.tried.get(key, 0) + 1
@@ -433,10 +435,13 @@ class Loop:
             ), None
         for one in known:
             if same := self.world.same_outcome(candidate, one.candidate):
-                return f"Not stored: it is known already as finding:{one.number}, because {same}.", None
+                return f"Not stored: it is known already as finding:{one.number}, because {self.in_words(same)}.", None
         del self.tried[key]  # what is recorded next at that place is another fault, and is tried anew
         proof = "an opinion" if candidate.opinion else "its proof did not hold" if problem else "its proof held"
         return f"Stored as finding {len(self.known) + 1} ({proof}).", candidate
+
+    def in_words(self, text: str) -> str:
+        return in_words(text, self.task.mark)
 
     @property
     def known(self) -> list[Candidate]:
@@ -489,11 +494,13 @@ class Loop:
         if kept_turns >= len(begins) or start <= head:
             return None
         gone = conversation.turns_in(history[head:start])
+        calls = self.calls[:-kept_turns][-LISTED_CALLS:] if kept_turns else self.calls[-LISTED_CALLS:]
+        mark, first = self.task.mark, len(self.task.claimed) + 1
         words = render(
             "cut",
             turns=gone,
-            commands=self.calls[:-kept_turns][-LISTED_CALLS:] if kept_turns else self.calls[-LISTED_CALLS:],
-            findings=claims.listed(self.found, first=len(self.task.claimed) + 1),
+            calls=quoted("\n".join(calls), mark=mark, label="calls and how they ended") if calls else "",
+            findings=material.claims_quoted(self.found, mark, first=first),
         )
         summary = Message(role=Role.USER, text=words)
         return (*history[:head], summary, *history[start:])

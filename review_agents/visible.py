@@ -39,11 +39,15 @@ def defanged(text: str) -> str:
     return CONTROL.sub(lambda found: f"‹{next(part for part in found.groups() if part is not None)}›", visible(text))
 
 
+def in_words(text: str, mark: str) -> str:
+    """Words that may have foreign ones among them, as part of a sentence of ours: on one line, harmless."""
+    return " ".join(defanged(text).replace(mark, "[mark]").split())
+
+
 def quoted(text: str, *, mark: str, label: str) -> str:
     """Foreign text between marks. Inside, the mark itself cannot occur."""
     inside = defanged(text).replace(mark, "[mark]")
-    label = " ".join(defanged(label).replace(mark, "[mark]").split())[:200]
-    return f"<<<{mark} {label}\n{inside}\n{mark}>>>"
+    return f"<<<{mark} {in_words(label, mark)[:200]}\n{inside}\n{mark}>>>"
 
 
 def cut(text: str, *, most: int = OUTPUT_CHARS, advice: str | Callable[[str], str] = "") -> str:

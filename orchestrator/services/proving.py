@@ -21,7 +21,7 @@ from review_agents.records import (
     VerificationState,
 )
 from review_agents.sameness import Known
-from review_agents.visible import beginning, ending, quoted
+from review_agents.visible import beginning, ending, in_words, quoted
 
 ABSENT = "cd /job/repo && find . -mindepth 1 -delete\n"
 TIMING = re.compile(
@@ -116,12 +116,20 @@ def trial(verifier: Verifier, candidate: Candidate, *, mark: str) -> str:
     if found.state is VerificationState.CONFIRMED:
         return ""
     said = found.runs[0] if found.runs else None
-    why = found.reason
+    control = next((one for one in found.controls if not one.ok), None)
+    why = f"its control failed, too ({control.ending})" if control else in_words(found.reason, mark)
     if found.state is VerificationState.FLAKY:
-        why = f"it showed the fault only sometimes ({found.reason})"
+        why = f"it showed the fault only sometimes ({why})"
     if found.state is VerificationState.NOT_REPRODUCED and said is not None:
         why = not_shown(candidate.reproduction.symptom, said)
-    return f"{why}. It ended with {said.ending} and said:\n{relevant(candidate, said, mark)}" if said else f"{why}."
+    parts = [f"{why}."]
+    if said:
+        parts[0] += f" It ended with {said.ending} and said:"
+        parts.append(relevant(candidate, said, mark))
+    if control is not None:
+        end = ending(control.output.strip(), TAIL_CHARS)
+        parts += ["Its control said:", quoted(end or "(nothing)", mark=mark, label="its output")]
+    return "\n".join(parts)
 
 
 def not_shown(symptom: Symptom, ran: Ran) -> str:

@@ -91,14 +91,14 @@ class Verifier:
         """The reproduction in one fresh box, its control in another; what they did, and why that says nothing."""
         ran, changed = self.in_fresh_box(reproduction, reproduction.command, f"{number}")
         if changed:
-            return ran, None, f"changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+            return ran, None, f"changed the source: {named(changed)}"
         if ran.timed_out or ran.oom:
             return ran, None, f"its reproduction {ran.ending}"
         if reproduction.control is None:
             return ran, None, ""
         control, changed = self.in_fresh_box(reproduction, reproduction.control, f"{number}-control")
         if changed:
-            return ran, control, f"its control changed the source: {', '.join(changed[:QUOTE_PROBLEMS_NAMED])}"
+            return ran, control, f"its control changed the source: {named(changed)}"
         if not control.ok:
             last = control.output.strip().rpartition("\n")[2][:200]
             return ran, control, f"its control failed, too ({control.ending}{': ' + last if last else ''})"
@@ -150,6 +150,10 @@ def judged(shown: list[bool], runs: list[Ran], controls: list[Ran], *, has_contr
     else:
         state, reason = VerificationState.NOT_REPRODUCED, f"not shown in {len(shown)} runs"
     return kept(state, reason, runs, controls)
+
+
+def named(files: Sequence[str]) -> str:
+    return ", ".join(map(repr, files[:QUOTE_PROBLEMS_NAMED]))
 
 
 def unverified(reason: str, runs: Sequence[Ran] = (), controls: Sequence[Ran] = ()) -> Verification:

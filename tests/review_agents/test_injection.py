@@ -7,11 +7,12 @@ import pytest
 
 from review_agents import material
 from review_agents.focus import builtin
+from review_agents.ports import ContextOverflow
 from review_agents.records import FocusState, Message, ProbeResult, ProbeState, Ran, Role
 from review_agents.scripted import call
 from review_agents.visible import CONTROL, UNSEEN, defanged, quoted
 from tests.support import attacks
-from tests.support.agents import FILES, MARK, Hand, finding, play, repo, report, results
+from tests.support.agents import FILES, MARK, Hand, Played, finding, play, repo, report, results
 
 DONE = call("finish", **report())
 ATTACKS = pytest.mark.parametrize("attack", attacks.ALL.values(), ids=attacks.ALL)
@@ -80,6 +81,32 @@ def test_what_a_finding_quotes_is_material_for_the_next_focus(attack: str) -> No
     first = play([call("record_finding", **finding(title=title)), DONE]).result.candidates
     task = play([DONE], claimed=first).last_question[3].text
     assert harmless(task) and "Your focus is Correctness." in task
+
+
+def not_the_models_own(played: Played) -> list[str]:
+    return [message.text for message in played.last_question if message.role is not Role.ASSISTANT]
+
+
+@ATTACKS
+def test_lines_that_are_shown_for_a_wrong_quote_stay_inside_their_quotation(attack: str) -> None:
+    near = "result = values[0]  # "
+    text = "".join(f"{near}{line}\n" for line in attack.encode(errors="replace").decode().splitlines() or [""])
+    wrong = finding(file="evil.py", quote="result = value[0]  # and more")
+    played = play([call("record_finding", **wrong), DONE], files={**FILES, "evil.py": text})
+    assert all(map(harmless, not_the_models_own(played))) and "the quote is not in evil.py" in played.told
+    shown = played.told.partition("The nearest lines are:")[2]
+    assert shown.startswith(f"\n<<<{MARK} nearest lines\n") and near.strip() in shown
+
+
+@ATTACKS
+def test_what_is_left_of_turns_that_were_taken_out_stays_inside_its_quotation(attack: str) -> None:
+    hand = Hand(says=lambda command: Ran(exit=0, head=attack + "x" * 3000), files={**FILES, "evil.txt": attack * 30})
+    title = f"A title that is long enough {attack}"[:180]
+    steps = [call("record_finding", **finding(title=title)), call("read", path="evil.txt")]
+    steps += [call("run", command=f"ls {turn}") for turn in range(9)]
+    played = play([*steps, ContextOverflow("too long"), DONE], hand=hand)
+    texts = not_the_models_own(played)
+    assert any("earlier turns were taken out" in text for text in texts) and all(map(harmless, texts))
 
 
 def test_there_are_at_least_forty_attacks() -> None:

@@ -7,9 +7,13 @@ import pytest
 
 from orchestrator.sandbox.contract import Box, BoxOrder, SandboxError
 from orchestrator.sandbox.fake import FakeSandbox
+from orchestrator.services import proving
 from orchestrator.services.verifying import Verifier
 from review_agents.copied import piece
 from review_agents.records import Network, Place, Ran, Reproduction, Source, Symptom, Verification, VerificationState
+from tests.review_agents.test_injection import harmless
+from tests.support import attacks
+from tests.support.agents import MARK
 from tests.support.tiny import FILES, FIRST, GREET, Script, TinyCheckout, no_greeting
 
 BAD, GOOD = Ran(exit=0, head="good morning\n"), Ran(exit=0, head="hello\n")
@@ -38,6 +42,9 @@ class Bench:
 
     def verify(self, **changed: Any) -> Verification:
         return self.verifier.verify(no_greeting(**changed))
+
+    def trial(self) -> str:
+        return proving.trial(self.verifier, no_greeting(), mark=MARK)
 
 
 @pytest.fixture
@@ -94,10 +101,20 @@ def test_a_failing_control_proves_nothing(bench: Bench) -> None:
     assert [control.head for control in result.controls] == ["no such program\n"]
 
 
+@pytest.mark.parametrize("attack", attacks.ALL.values(), ids=attacks.ALL)
+def test_an_agent_is_told_why_its_proof_does_not_hold_in_harmless_words(bench: Bench, attack: str) -> None:
+    bench.script.says["true"] = Ran(exit=1, head=f"no such program\n{attack}")
+    told = bench.trial()
+    assert told.startswith("its control failed, too (exit status 1). It ended with") and harmless(told)
+    assert "Its control said:\n<<<" in told and "no such program" in told
+    bench.sandbox.changed = [attack]
+    assert "changed the source: " in bench.trial() and harmless(bench.trial())
+
+
 def test_a_reproduction_that_changes_the_source_proves_nothing(bench: Bench) -> None:
     bench.sandbox.changed = ["greet.sh"]
     result = bench.verify()
-    assert (result.state, result.reason) == (VerificationState.UNVERIFIED, "changed the source: greet.sh")
+    assert (result.state, result.reason) == (VerificationState.UNVERIFIED, "changed the source: 'greet.sh'")
 
 
 @pytest.mark.parametrize(
