@@ -9,7 +9,7 @@ from typing import Protocol
 from review_agents.ports import CommandFailed, NoSuchFile, Workspace, WorkspaceReset
 from review_agents.records import Measurement, Ran
 from review_agents.tools import Arguments, Measure, Read, Run, Search, Write
-from review_agents.visible import OUTPUT_CHARS, cut, quoted
+from review_agents.visible import OUTPUT_CHARS, cut, in_words, quoted
 
 KEPT_CHARS = 16 << 20  # of outputs in all; the oldest go first
 SEARCH_LINES = 80
@@ -80,11 +80,11 @@ class Hands:
                 case Measure():
                     return self._measure(arguments, number)
         except NoSuchFile as error:
-            return f"There is no such file: {error}"
+            return f"There is no such file: {in_words(str(error), self._mark)}"
         except WorkspaceReset as error:
             return f"{error}. Files that you wrote are gone."
         except (ValueError, PermissionError, IsADirectoryError) as error:
-            return f"That cannot be done: {error}"
+            return f"That cannot be done: {in_words(str(error), self._mark)}"
         raise AssertionError(f"no hand for {type(arguments).__name__}")
 
     def _run(self, asked: Run, number: int) -> str:
@@ -120,7 +120,7 @@ class Hands:
             [f"{first + at}: {cut_off(line)}" for at, line in enumerate(lines[first - 1 : first - 1 + asked.lines])]
         )
         if not part:
-            return f"{asked.path} has {len(lines)} lines; there is none from {first} on."
+            return f"{in_words(asked.path, self._mark)} has {len(lines)} lines; there is none from {first} on."
         last = first + len(part) - 1
         shown = quoted("\n".join(part), mark=self._mark, label=f"{asked.path} lines {first}-{last} of {len(lines)}")
         return shown if last >= len(lines) else f"{shown}\nMore from line {last + 1} on."
@@ -149,7 +149,7 @@ class Hands:
             self._outputs.keep(number, error.ran.output)
             shown = self._shown(error.ran.output, number)
             return f"It was not timed, because it did not succeed: {ending(error.ran)}\n{shown}"
-        return in_words(measured)
+        return told(measured)
 
 
 def in_pieces(text: str) -> list[str]:
@@ -176,7 +176,7 @@ def ending(ran: Ran) -> str:
     return f"{ran.ending[:1].upper()}{ran.ending[1:]}, {ran.seconds:.2f} s."
 
 
-def in_words(measured: Measurement) -> str:
+def told(measured: Measurement) -> str:
     good = [session for session in measured.sessions if not session.void]
     taken = good or list(measured.sessions)
     if not taken:

@@ -14,6 +14,7 @@ from tests.orchestrator.cli.test_thinking import ESCAPES
 SUITES = (
     "tests/review_agents/test_injection.py",
     "tests/orchestrator/services/test_hostile_models.py",
+    "tests/orchestrator/services/test_verifying.py::test_an_agent_is_told_why_its_proof_does_not_hold_in_harmless_words",
     "tests/orchestrator/cli/test_thinking.py::test_an_agent_that_tries_to_get_out_of_its_box_does_not",
 )
 

@@ -76,6 +76,14 @@ def test_names_of_files_cannot_break_out_either(attack: str) -> None:
 
 
 @ATTACKS
+def test_nor_where_an_agent_asks_for_one_that_is_not_there_or_has_ended(attack: str) -> None:
+    name = attack.encode(errors="replace").decode() or "x"
+    steps = [call("read", path=f"no {name}"), call("read", path=name, from_line=99), DONE]
+    played = play(steps, files={**FILES, name: "x"})
+    assert all(map(harmless, not_the_models_own(played))) and "There is no such file" in str(played.last_question)
+
+
+@ATTACKS
 def test_what_a_finding_quotes_is_material_for_the_next_focus(attack: str) -> None:
     title = f"A title that is long enough {attack}"[:180]
     first = play([call("record_finding", **finding(title=title)), DONE]).result.candidates

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from review_agents.focus import builtin
-from review_agents.hands import in_words
+from review_agents.hands import told
 from review_agents.loop import size_of
 from review_agents.ports import (
     BrokenAnswer,
@@ -390,10 +390,10 @@ def test_after_a_time_out_it_is_said_that_unflushed_output_is_lost() -> None:
 def test_a_measurement_that_others_disturbed_gives_its_number_for_an_estimate() -> None:
     sessions = tuple(Session(value=value, void=True, reason="busy", user_s=0.25) for value in (0.5, 0.7, 0.6))
     measured = Measurement(name="sum", sessions=sessions)
-    assert in_words(measured).startswith("Median 0.6 s over 3 fresh processes; CPU time 0.25 s. Every session")
-    assert "good for an estimate, not for a finding" in in_words(measured)
+    assert told(measured).startswith("Median 0.6 s over 3 fresh processes; CPU time 0.25 s. Every session")
+    assert "good for an estimate, not for a finding" in told(measured)
     mixed = measured.model_copy(update={"sessions": (*sessions, Session(value=0.4))})
-    assert in_words(mixed) == "Median 0.4 s over 1 fresh processes, spread 0.0%, 3 disturbed sessions left out."
+    assert told(mixed) == "Median 0.4 s over 1 fresh processes, spread 0.0%, 3 disturbed sessions left out."
 
 
 def test_why_a_command_could_not_be_timed_is_readable_whole() -> None:
