@@ -166,6 +166,7 @@ def celery_settings(settings: Settings) -> dict[str, Any]:
     """What every Celery app of ours is configured with, whichever broker it is."""
     return {
         "broker_url": "filesystem://localhost//" if is_embedded(settings) else settings.broker,
+        "broker_transport": "orchestrator.jobs.message_files:Transport" if is_embedded(settings) else None,
         "broker_transport_options": transport_options(settings),
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
