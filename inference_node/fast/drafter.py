@@ -189,23 +189,12 @@ class BlockDrafter:
         ahead = self.fed[0]
         p.embed(s.block, self.embedding, self.x, valid=rows, feed=ahead)
         for index, layer in enumerate(self.weights.layers):
-            p.linear(
-                ahead.scaled, layer.enter, rows, self.projected, squares=ahead.squares, eps=c.eps, after=layer.out.data
-            )  # fmt: skip
+            p.linear(ahead.scaled, layer.enter, rows, self.projected, squares=ahead.squares, eps=c.eps)
             self.attend(index, start, rows, table)
             mlp, following = self.fed[2 * index + 1], self.fed[2 * index + 2]
-            p.linear(
-                self.read.view(c.block, -1), layer.out, rows, self.x, residual=self.x, feed=mlp, after=layer.up.data
-            )  # fmt: skip
-            p.linear(
-                mlp.scaled, layer.up, rows, self.middle, squares=mlp.squares, eps=c.eps, swiglu=True,
-                after=layer.down.data,
-            )  # fmt: skip
-            last = index + 1 == len(self.weights.layers)
-            after = self.head if last else self.weights.layers[index + 1].enter
-            p.linear(
-                self.middle, layer.down, rows, self.x, residual=self.x, feed=following, after=after.data
-            )  # fmt: skip
+            p.linear(self.read.view(c.block, -1), layer.out, rows, self.x, residual=self.x, feed=mlp)
+            p.linear(mlp.scaled, layer.up, rows, self.middle, squares=mlp.squares, eps=c.eps, swiglu=True)
+            p.linear(self.middle, layer.down, rows, self.x, residual=self.x, feed=following)
 
     def attend(self, index: int, start: torch.Tensor, rows: torch.Tensor, table: Table) -> None:
         """One layer's attention: from `projected` to `read`."""

@@ -134,7 +134,7 @@ class Model:
         deltas = attentions = 0
         for layer, mixer in enumerate(self.weights.mixers):
             if isinstance(mixer, DeltaPart):
-                self._delta(mixer, deltas, s, recurrent, self._first(layer))
+                self._delta(mixer, deltas, s, recurrent)
                 self._mlp(self.weights.mlps[layer], layer, valid, self.route_marks[layer : layer + 1])
                 deltas += 1
             else:
@@ -158,7 +158,7 @@ class Model:
         there is one."""
         mixer = self.weights.mixers[layer]
         assert isinstance(mixer, AttentionPart)
-        self._attention(mixer, index, start, valid, table, self._first(layer))
+        self._attention(mixer, index, start, valid, table)
         self._mlp(self.weights.mlps[layer], layer, valid, mark)
 
     def choose(self, s: Any) -> None:
@@ -203,14 +203,11 @@ class Model:
                 x, b, a, mixer.rule, recurrent.memories[index], old, nothing, kept, self.delta_out, keep=Keep.LAST
             )
 
-    def _delta(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent, after: torch.Tensor) -> None:
+    def _delta(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent) -> None:
         d, valid = self.sizes.delta, s.at(Field.VALID)
         assert d is not None
         ahead = self.fed[0]
-        self.parts.linear(
-            ahead.scaled, part.enter, valid, self.entered, squares=ahead.squares, eps=self.sizes.eps,
-            after=part.out.data,
-        )  # fmt: skip
+        self.parts.linear(ahead.scaled, part.enter, valid, self.entered, squares=ahead.squares, eps=self.sizes.eps)
         self._step(part, index, s, recurrent, valid)
         flow, gate, b, a = self._split(self.entered)
         if recurrent.keep is Keep.NOTHING:
@@ -218,7 +215,7 @@ class Model:
             recurrent.entered[index].index_copy_(0, s.at(Field.SLOT).to(torch.int64), both[None])
         self.parts.linear(
             self.delta_out.view(self.block, -1), part.out, valid, self.x[: self.block], norm=part.out_norm,
-            eps=self.sizes.eps, gate=gate[: self.block], residual=self.x[: self.block], after=after,
+            eps=self.sizes.eps, gate=gate[: self.block], residual=self.x[: self.block],
         )  # fmt: skip
 
     def _step(self, part: DeltaPart, index: int, s: Any, recurrent: Recurrent, valid: torch.Tensor) -> None:
@@ -237,13 +234,10 @@ class Model:
         start: torch.Tensor,
         valid: torch.Tensor,
         table: Table,
-        after: torch.Tensor,
     ) -> None:
         s, n = self.sizes, self.block
         ahead = self.fed[0]
-        self.parts.linear(
-            ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps, after=part.out.data
-        )  # fmt: skip
+        self.parts.linear(ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps)
         q, k, v, gate = self._heads(self.projected[:n])
         keys, values = cache(table.pages, self.pool, index)
         self.parts.write(
@@ -254,18 +248,13 @@ class Model:
             self.queries[:n], keys, values, table.device, start, valid, self.bounds, self.split_room, self.read[:n],
             scale=s.head_dim**-0.5, gate=gate,
         )  # fmt: skip
-        self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x, after=after)
+        self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x)
 
     def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor, mark: torch.Tensor | None) -> None:
         s, m = self.sizes, self.sizes.mixture
-        following = self.weights.mixers[layer + 1].enter if layer + 1 < s.layers else self.head_weight
         if isinstance(part, DensePart):
-            self.parts.linear(
-                self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True, after=part.down.data
-            )  # fmt: skip
-            self.parts.linear(
-                self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1], after=following.data
-            )  # fmt: skip
+            self.parts.linear(self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True)
+            self.parts.linear(self.middle, part.down, valid, self.x, residual=self.x, feed=self.fed[layer + 1])
             return
         assert m is not None
         where = self.plans[layer]
@@ -274,10 +263,8 @@ class Model:
             imposed=None if self.imposed is None else self.imposed[layer],
             mark=mark,
         )  # fmt: skip
-        self.parts.expert_up(self.normed, part.up, where, self.expert_hidden, after=part.down.data)
-        self.parts.expert_down(
-            self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1], after=following.data
-        )  # fmt: skip
+        self.parts.expert_up(self.normed, part.up, where, self.expert_hidden)
+        self.parts.expert_down(self.expert_hidden, part.down, where, valid, self.x, self.x, feed=self.fed[layer + 1])
 
     def _head(self, s: Any, logits: torch.Tensor | None) -> None:
         torch.add(s.positions, 1, out=self.position[: self.block])
@@ -287,13 +274,6 @@ class Model:
             self.sampling.seed, self.position[rows], self.chosen, squares=self.fed[-1].squares[rows],
             eps=self.sizes.eps, known=s.known, logits=logits,
         )  # fmt: skip
-
-    def _first(self, layer: int) -> torch.Tensor:
-        """What is surely read first of a layer's MLP: of a mixture the shared expert, which every row wakes."""
-        part, m = self.weights.mlps[layer], self.sizes.mixture
-        if isinstance(part, DensePart):
-            return part.up.data
-        return part.up.data[-1] if m is not None and m.shared else part.router
 
     # Many rows.
 

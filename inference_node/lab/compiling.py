@@ -15,32 +15,27 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from inference_node.kernels.triton import ahead, expert_mlp, route
+from inference_node.kernels.triton import expert_mlp, route
 from inference_node.lab.replayed import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Of the switches in kernels/triton: ahead.py, route.py and expert_mlp.py say what they do."""
+    """Of the switches in kernels/triton: route.py and expert_mlp.py say what they do."""
 
-    ahead_mib: int = 0
-    early: bool = False
     one_route: bool = False
     halves: bool = False
 
     @classmethod
     def now(cls) -> Setting:
-        return cls(ahead.BYTES >> 20, ahead.EARLY, route.TOGETHER, expert_mlp.HALVES)
+        return cls(route.TOGETHER, expert_mlp.HALVES)
 
     def use(self) -> None:
         """From now on in this process; what is captured stays as it is."""
-        ahead.BYTES, ahead.EARLY = self.ahead_mib << 20, self.early
         route.TOGETHER, expert_mlp.HALVES = self.one_route, self.halves
 
     def __str__(self) -> str:
-        parts = [f"ahead_{self.ahead_mib}"] if self.ahead_mib else []
-        parts += [name for name in ("early", "one_route", "halves") if getattr(self, name)]
-        return "_".join(parts) or "none"
+        return "_".join(name for name in ("one_route", "halves") if getattr(self, name)) or "none"
 
 
 def compile_all(settings: Sequence[Setting]) -> list[str]:

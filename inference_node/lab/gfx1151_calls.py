@@ -115,11 +115,10 @@ def _drafter_products(heads: int, kv_heads: int, dim: int) -> Iterator[Call]:
     )
     x, valid, squares = bf16(BLOCK, HIDDEN), int32(1), fp32(BLOCK, HIDDEN // 16)
     fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
-    yield partial(ops.linear, x, enter, valid, bf16(BLOCK, wide), squares=squares, after=out.data)
-    yield partial(ops.linear, bf16(BLOCK, heads * dim), out, valid, x, residual=x, feed=fed, after=up.data)
-    yield partial(ops.linear, x, up, valid, bf16(BLOCK, middle), squares=squares, swiglu=True, after=down.data)
-    for after in (enter, packed.Weight(bf16(VOCAB, HIDDEN))):
-        yield partial(ops.linear, bf16(BLOCK, middle), down, valid, x, residual=x, feed=fed, after=after.data)
+    yield partial(ops.linear, x, enter, valid, bf16(BLOCK, wide), squares=squares)
+    yield partial(ops.linear, bf16(BLOCK, heads * dim), out, valid, x, residual=x, feed=fed)
+    yield partial(ops.linear, x, up, valid, bf16(BLOCK, middle), squares=squares, swiglu=True)
+    yield partial(ops.linear, bf16(BLOCK, middle), down, valid, x, residual=x, feed=fed)
     yield partial(ops.linear, bf16(BLOCK, taps * HIDDEN), packed.Weight(bf16(HIDDEN, taps * HIDDEN)), valid, x)
 
 
@@ -193,17 +192,15 @@ def linear() -> Iterator[Call]:
     valid, squares = int32(1), fp32(BLOCK, HIDDEN // 16)
     for n in (CHANNELS + VALUES + 2 * HEADS, 2 * 16 * 256 + 4 * 256):
         for weight in weights(n, HIDDEN):
-            given: dict[str, Any] = {"squares": squares, "after": bf16(HIDDEN, VALUES)}
-            yield partial(ops.linear, bf16(BLOCK, HIDDEN), weight, valid, bf16(BLOCK, n), **given)
+            yield partial(ops.linear, bf16(BLOCK, HIDDEN), weight, valid, bf16(BLOCK, n), squares=squares)
     fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
-    shared = bf16(2 * WIDTH, HIDDEN)
     for weight in weights(HIDDEN, VALUES):
         x, gate, out = bf16(BLOCK, VALUES), bf16(BLOCK, VALUES), bf16(BLOCK, HIDDEN)
         gated: dict[str, Any] = {"norm": fp32(DIM), "gate": gate, "residual": out}
         yield partial(ops.linear, x, weight, valid, out, **gated, feed=fed)
-        yield partial(ops.linear, x, weight, valid, out, **gated, after=shared)
+        yield partial(ops.linear, x, weight, valid, out, **gated)
         yield partial(ops.linear, x, weight, valid, out, residual=out, feed=fed)
-        yield partial(ops.linear, x, weight, valid, out, residual=out, after=shared)
+        yield partial(ops.linear, x, weight, valid, out, residual=out)
     yield partial(ops.norm, bf16(BLOCK, HIDDEN), fp32(HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
     yield partial(ops.embed, int32(BLOCK), bf16(VOCAB, HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)
 
@@ -221,9 +218,8 @@ def mixture() -> Iterator[Call]:
         weights(EXPERTS + 1, 2 * WIDTH, HIDDEN, experts=True), weights(EXPERTS + 1, HIDDEN, WIDTH, experts=True),
         strict=True,
     ):  # fmt: skip
-        yield partial(ops.expert_up, h, up, where, hidden, after=down.data)
-        enter = bf16(CHANNELS + VALUES + 2 * HEADS, HIDDEN)
-        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed, after=enter)
+        yield partial(ops.expert_up, h, up, where, hidden)
+        yield partial(ops.expert_down, hidden, down, where, valid, x, out, feed=fed)
 
 
 def head() -> Iterator[Call]:

@@ -10,8 +10,6 @@ woken expert once. Each is multiplied with all 16 rows of the tile; rows that di
     residual [rows, K]                added last, before the one rounding; may be `out`
     out      [rows, K]
     feed     Feed                     or None; what the norm after this layer needs, see linear.py
-    after    any                      or None; the weight that the next launch reads (for `up` it is `down`'s, of
-                                      which the woken experts matter); see linear.py
 
     out = residual + sum over the row's experts in ascending id, the shared one last, of weight * (hidden W_down^T)
 
@@ -32,9 +30,7 @@ from inference_node.kernels.plain.packed import Weight, unpack
 from inference_node.kernels.plain.route import Plan
 
 
-def expert_up(
-    h: torch.Tensor, up: Weight, plan: Plan, hidden: torch.Tensor, *, after: torch.Tensor | None = None
-) -> torch.Tensor:
+def expert_up(h: torch.Tensor, up: Weight, plan: Plan, hidden: torch.Tensor) -> torch.Tensor:
     """Returns `hidden`."""
     for slot in range(int(plan.count[0])):
         matrix = unpack(up[int(plan.woken[slot])])
@@ -54,7 +50,6 @@ def expert_down(
     out: torch.Tensor,
     *,
     feed: Feed | None = None,
-    after: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns `out`."""
     rows = int(valid)

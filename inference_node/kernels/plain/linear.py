@@ -17,8 +17,6 @@ weight: stack them along N when loading, and take views of `out`.
                                   weight can be multiplied without a launch for the norm
     squares   [rows, K / 16] fp32 or None; of a Feed whose `scaled` is x: the plain norm below, half done already
     swiglu                bool    the first half of N is a gate: out = SiLU(first) * second
-    after                 any     or None; the weight that the next launch reads, for kernels that call it into a
-                                  cache (triton/ahead.py). No result depends on it
 
     plain norm   y = ((x * norm) W^T) * rsqrt(mean(x^2) + eps), so that the product need not wait for the mean;
                  x * norm is rounded to x's type
@@ -95,7 +93,6 @@ def linear(
     swiglu: bool = False,
     feed: Feed | None = None,
     squares: torch.Tensor | None = None,
-    after: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns `out`."""
     matrix = unpack(weight)

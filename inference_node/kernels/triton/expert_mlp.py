@@ -30,7 +30,7 @@ from inference_node.kernels.plain.linear import GROUP, ROWS, Feed
 from inference_node.kernels.plain.packed import BLOCK as FP4_BLOCK
 from inference_node.kernels.plain.packed import Weight
 from inference_node.kernels.plain.route import TILES, Plan
-from inference_node.kernels.triton import ahead, tiles
+from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.linear import no_sum, store_feed
 from inference_node.kernels.triton.marks import finish
 from inference_node.kernels.triton.packed import fp4_values, operand
@@ -46,7 +46,6 @@ def expert_up(
     plan: Plan,
     hidden: torch.Tensor,
     *,
-    after: torch.Tensor | None = None,
     tile: tiles.Tile | None = None,
 ) -> torch.Tensor:
     """Returns `hidden`. `tile` is for measuring only."""
@@ -59,8 +58,6 @@ def expert_up(
         raise ValueError(f"hidden is {tuple(hidden.shape)}; expected {(h.shape[0], plan.top + 1, twice // 2)}")
     tile = (tile or tiles.expert_up(up.kind)).within(k)
     data, scale, kind = operand(up)
-    each = 0 if after is None else after[0].numel() * after.element_size()
-    experts = ahead.pieces(after) * ahead.PIECE // each if each else 0
     _up[(tiles.cores(h.device) * tile.per_core,)](
         h,
         data,
@@ -71,7 +68,6 @@ def expert_up(
         plan.count,
         plan.low,
         hidden,
-        after if experts else h,
         h.stride(0),
         E=plan.experts,
         PLACES=plan.place.shape[1],
@@ -86,10 +82,6 @@ def expert_up(
         BLOCK_K=tile.block_k,
         WK=1 if kind == 2 else tile.wk,
         FP4_BLOCK=FP4_BLOCK,
-        AHEAD=ahead.when(experts),
-        EXPERTS_AHEAD=experts,
-        EXPERT_PIECES=each // ahead.PIECE if experts else 0,
-        PIECE=ahead.PIECE,
         num_warps=tile.warps,
         num_stages=tiles.stages(tile),
         enable_fp_fusion=False,
@@ -106,7 +98,6 @@ def expert_down(
     out: torch.Tensor,
     *,
     feed: Feed | None = None,
-    after: torch.Tensor | None = None,
     tile: tiles.Tile | None = None,
 ) -> torch.Tensor:
     """Returns `out`. `tile` is for measuring only."""
@@ -124,7 +115,6 @@ def expert_down(
     halves = HALVES and n_tiles <= TILES
     parts = torch.empty(2, n_tiles, ROWS, tile.block_n, device=out.device) if halves else out
     data, scale, kind = operand(down)
-    called = ahead.pieces(after)
     _down[(n_tiles, 2 if halves else 1)](
         hidden,
         data,
@@ -139,14 +129,12 @@ def expert_down(
         feed.factor if feed is not None else out,
         feed.scaled if feed is not None else out,
         feed.squares if feed is not None else out,
-        after if called else out,
         parts,
         plan.low,
         plan.tickets,
         residual.stride(0),
         out.stride(0),
         n,
-        called,
         HALVES=halves,
         FEED=feed is not None,
         GROUP=GROUP,
@@ -158,8 +146,6 @@ def expert_down(
         BLOCK_K=tile.block_k,
         WK=1 if kind == 2 else tile.wk,
         FP4_BLOCK=FP4_BLOCK,
-        AHEAD=ahead.when(called),
-        PIECE=ahead.PIECE,
         num_warps=tile.warps,
         num_stages=tiles.stages(tile),
         enable_fp_fusion=False,
@@ -251,7 +237,6 @@ def _up(
     p_count,
     p_low,
     p_hidden,
-    p_after,
     h_stride,
     E: tl.constexpr,
     PLACES: tl.constexpr,
@@ -266,10 +251,6 @@ def _up(
     BLOCK_K: tl.constexpr,
     WK: tl.constexpr,
     FP4_BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
-    EXPERTS_AHEAD: tl.constexpr,
-    EXPERT_PIECES: tl.constexpr,
-    PIECE: tl.constexpr,
 ):
     TILES: tl.constexpr = (2 * I + BLOCK_N - 1) // BLOCK_N
     o_row = tl.arange(0, ROWS)
@@ -295,8 +276,6 @@ def _up(
         tl.store(p_low, tl.sum((is_woken & (o_e < E // 2)).to(tl.int32), 0))
         tl.store(p_count, slots)
         tl.store(p_count + 1, routed)
-    if AHEAD == 2 and slots > 0:
-        _call_experts(p_after, b_slot, o_e, slots, routed, E, EXPERTS_AHEAD, EXPERT_PIECES, PIECE)
     pieces = slots * TILES
     for piece in range(tl.program_id(0), pieces, tl.num_programs(0)):
         slot = piece // TILES
@@ -336,30 +315,6 @@ def _up(
             b_hidden.to(p_hidden.dtype.element_ty),
             mask=is_row[:, None] & (o_out < I)[None, :],
         )
-    if AHEAD == 1 and slots > 0:
-        _call_experts(p_after, b_slot, o_e, slots, routed, E, EXPERTS_AHEAD, EXPERT_PIECES, PIECE)
-
-
-@triton.jit
-def _call_experts(
-    p_after,
-    b_slot,
-    o_e,
-    slots,
-    routed,
-    E: tl.constexpr,
-    EXPERTS_AHEAD: tl.constexpr,
-    EXPERT_PIECES: tl.constexpr,
-    PIECE: tl.constexpr,
-):
-    """The first woken experts' part of the next weight: programs are dealt to experts, an expert's pieces to them."""
-    experts = tl.minimum(slots, EXPERTS_AHEAD)
-    slot = tl.program_id(0) % experts
-    e = tl.where(slot < routed, tl.sum(tl.where(b_slot == slot, o_e, 0), 0), E)
-    p_expert = p_after.to(tl.int64) + e.to(tl.int64) * EXPERT_PIECES * PIECE
-    of = tl.num_programs(0) // experts
-    i = tl.program_id(0) // experts
-    ahead.call(p_expert, tl.where(i < of, EXPERT_PIECES, 0), i, of, PIECE)
 
 
 @triton.jit
@@ -377,14 +332,12 @@ def _down(
     p_factor,
     p_fed,
     p_fed_squares,
-    p_after,
     p_parts,
     p_low,
     p_tickets,
     residual_stride,
     out_stride,
     N,
-    pieces,
     HALVES: tl.constexpr,
     FEED: tl.constexpr,
     GROUP: tl.constexpr,
@@ -396,16 +349,11 @@ def _down(
     BLOCK_K: tl.constexpr,
     WK: tl.constexpr,
     FP4_BLOCK: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PIECE: tl.constexpr,
 ):
     valid = tl.load(p_valid)
     if valid == 0:
         return
     i_tile, i_half = tl.program_id(0), tl.program_id(1)
-    i, n = i_half * tl.num_programs(0) + i_tile, tl.num_programs(0) * tl.num_programs(1)
-    if AHEAD == 2:
-        ahead.call(p_after, pieces, i, n, PIECE)
     o_row = tl.arange(0, ROWS)
     o_n = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
     is_n = o_n < N
@@ -432,8 +380,6 @@ def _down(
             b_total = tl.where(is_row[:, None], b_total + b_sum * b_factor, b_total)
         else:
             b_total = tl.where(is_row[None, :, None], b_total + b_sum * b_factor[None, :, :], b_total)
-    if AHEAD == 1:
-        ahead.call(p_after, pieces, i, n, PIECE)
     if WK > 1:
         b_total = tl.sum(b_total, 0)
     if HALVES:

@@ -24,8 +24,8 @@ import triton.language as tl
 
 from inference_node.kernels.plain.linear import GROUP, ROWS, Feed
 from inference_node.kernels.plain.packed import Weight
-from inference_node.kernels.triton import ahead, tiles
 from inference_node.kernels.triton import norm as norms
+from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.packed import operand
 
 
@@ -42,7 +42,6 @@ def linear(
     swiglu: bool = False,
     feed: Feed | None = None,
     squares: torch.Tensor | None = None,
-    after: torch.Tensor | None = None,
     tile: tiles.Tile | None = None,
 ) -> torch.Tensor:
     """Returns `out`. `tile` is for measuring only."""
@@ -67,7 +66,6 @@ def linear(
     x = _normed(x, norm, gate, eps, valid)
     tile = (tile or tiles.linear(n, k, weight.kind)).within(k)
     data, scale, kind = operand(weight)
-    called = ahead.pieces(after)
     _linear[(triton.cdiv(n, tile.block_n),)](
         x,
         data,
@@ -78,14 +76,12 @@ def linear(
         feed.factor if feed is not None else x,
         feed.scaled if feed is not None else x,
         feed.squares if feed is not None else x,
-        after if called else x,
         valid,
         n,
         k,
         x.stride(0),
         0 if residual is None else residual.stride(0),
         out.stride(0),
-        called,
         eps,
         RESIDUAL=residual is not None,
         SQUARES=0 if squares is None else triton.next_power_of_2(k // GROUP),
@@ -99,8 +95,6 @@ def linear(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         WK=tile.wk,
-        AHEAD=ahead.when(called),
-        PIECE=ahead.PIECE,
         num_warps=tile.warps,
         num_stages=tiles.stages(tile),
         enable_fp_fusion=False,
@@ -237,14 +231,12 @@ def _linear(
     p_factor,
     p_fed,
     p_fed_squares,
-    p_after,
     p_valid,
     N,
     K,
     x_stride,
     residual_stride,
     out_stride,
-    pieces,
     eps,
     RESIDUAL: tl.constexpr,
     SQUARES: tl.constexpr,  # 0, or a power of two that holds K / GROUP
@@ -258,14 +250,10 @@ def _linear(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     WK: tl.constexpr,
-    AHEAD: tl.constexpr,
-    PIECE: tl.constexpr,
 ):
     valid = tl.load(p_valid)
     if valid == 0:
         return
-    if AHEAD == 2:
-        ahead.call(p_after, pieces, tl.program_id(0), tl.num_programs(0), PIECE)
     o_column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_column = o_column < N
     o_n = o_column
@@ -278,8 +266,6 @@ def _linear(
         b_sum = block_product(
             b_sum, p_x, x_stride, is_row, p_w, o_n, is_column, k, K, EVEN_N, EVEN_K, ROWS, BLOCK_K, WK
         )
-    if AHEAD == 1:
-        ahead.call(p_after, pieces, tl.program_id(0), tl.num_programs(0), PIECE)
     if WK > 1:
         b_sum = tl.sum(b_sum, 0)
     if SQUARES > 0:

@@ -9,17 +9,8 @@ from inference_node.lab.compiling import Setting
 from inference_node.lab.whole.bits import bits
 from inference_node.lab.whole.live import Bench, accepted, captured, drafted, impose, passes_of, stand_at, timed
 
-SETTINGS = (
-    Setting(),
-    Setting(one_route=True),
-    Setting(ahead_mib=20),
-    Setting(ahead_mib=20, early=True),
-    Setting(ahead_mib=10),
-    Setting(ahead_mib=32),
-    Setting(halves=True),
-    Setting(ahead_mib=20, one_route=True, halves=True),
-)
-"""20 MiB hold the part of `down` that a decode reads. The first is what the others are held against."""
+SETTINGS = (Setting(), Setting(one_route=True), Setting(halves=True), Setting(one_route=True, halves=True))
+"""The first is what the others are held against."""
 
 
 def switches(bench: Bench) -> None:
@@ -28,15 +19,9 @@ def switches(bench: Bench) -> None:
     try:
         scores = {setting: _times(bench, setting, str(setting)) for setting in SETTINGS}
         _times(bench, SETTINGS[0], "again")
-        best = _best(scores)
-        if best not in scores:
-            scores[best] = _times(bench, best, str(best))
         best = min(scores, key=lambda setting: scores[setting])
         print(f"  the best: {best}", flush=True)
-        bench.tell(
-            best_ahead_mib=best.ahead_mib, best_early=float(best.early), best_one_route=float(best.one_route),
-            best_halves=float(best.halves),
-        )  # fmt: skip
+        bench.tell(best_one_route=float(best.one_route), best_halves=float(best.halves))
         if best == SETTINGS[0]:
             return
         _use(bench, best)
@@ -51,15 +36,6 @@ def switches(bench: Bench) -> None:
     finally:
         _use(bench, before)
         bench.runner.shared.imposed = None
-
-
-def _best(scores: dict[Setting, float]) -> Setting:
-    """Every switch that helped by itself, together."""
-    none, early = scores[SETTINGS[0]], min(SETTINGS[2:6], key=lambda setting: scores[setting])
-    called = early if scores[early] < none else SETTINGS[0]
-    return Setting(
-        called.ahead_mib, called.early, scores[Setting(one_route=True)] < none, scores[Setting(halves=True)] < none
-    )
 
 
 def _times(bench: Bench, setting: Setting, name: str) -> float:
