@@ -152,10 +152,9 @@ class Model:
         start: torch.Tensor,
         valid: torch.Tensor,
         table: Table,
-        mark: torch.Tensor | None = None,
+        mark: torch.Tensor,
     ) -> None:
-        """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made. mark: a zero, if
-        there is one."""
+        """The layer, which is the `index`th of attention, over the rows in `x`, whose feed is made. mark: a zero."""
         mixer = self.weights.mixers[layer]
         assert isinstance(mixer, AttentionPart)
         self._attention(mixer, index, start, valid, table)
@@ -250,7 +249,7 @@ class Model:
         )  # fmt: skip
         self.parts.linear(self.read.view(ROWS, -1), part.out, valid, self.x, residual=self.x)
 
-    def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor, mark: torch.Tensor | None) -> None:
+    def _mlp(self, part: Mlp, layer: int, valid: torch.Tensor, mark: torch.Tensor) -> None:
         s, m = self.sizes, self.sizes.mixture
         if isinstance(part, DensePart):
             self.parts.linear(self.x, part.up, valid, self.middle, norm=part.norm, eps=s.eps, swiglu=True)

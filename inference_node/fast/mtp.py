@@ -113,6 +113,7 @@ class MtpDrafter:
         self.row = torch.zeros(ROWS, s.hidden, dtype=dtype, device=device)  # the hidden row that the next step reads
         self.features = torch.zeros(ROWS, 2 * s.hidden, dtype=dtype, device=device)
         self.logit, self.mass = (torch.zeros(block - 1, device=device) for _ in range(2))
+        self.marks = torch.zeros(block - 1, dtype=torch.int32, device=device)  # one a step, for its routing
 
     @classmethod
     def cache_shape(cls, sizes: Sizes) -> CacheShape:
@@ -126,6 +127,7 @@ class MtpDrafter:
         behind = (start - self.lag + self.places[:-1]).to(torch.int32)
         heat = sampling.temperature if own_noise else sampling.cold
         torch.index_select(self.ring, 0, (start - 1) % self.ring.shape[0], out=self.row[:1])
+        self.marks.zero_()
         for step in range(self.block - 1):
             self._step(s, table, step, behind[step : step + 1], steps[step : step + 1], heat, sampling.seed)
         s.confidence.copy_(confidence(self.logit, self.mass, heat))
@@ -185,7 +187,7 @@ class MtpDrafter:
         p.norm(layer.x, w.embedding_norm, self.features[:, :hidden], eps=eps, valid=valid)
         p.norm(self.row, w.hidden_norm, self.features[:, hidden:], eps=eps, valid=valid)
         p.linear(self.features, w.fc, valid, layer.x, feed=layer.fed[0])
-        layer.attend(0, 0, start, valid, table)
+        layer.attend(0, 0, start, valid, table, self.marks[step : step + 1])
         p.norm(layer.x, w.norm, self.row, eps=eps, valid=valid)
         place = slice(step, step + 1)
         draft = s.block[step + 1 : step + 2]

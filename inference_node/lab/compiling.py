@@ -11,36 +11,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from inference_node.kernels.triton import expert_mlp, route
+from inference_node.kernels.triton import expert_mlp
 from inference_node.lab.replayed import Call
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Of the switches in kernels/triton: route.py and expert_mlp.py say what they do."""
-
-    one_route: bool = False
-    halves: bool = False
-
-    @classmethod
-    def now(cls) -> Setting:
-        return cls(route.TOGETHER, expert_mlp.HALVES)
-
-    def use(self) -> None:
-        """From now on in this process; what is captured stays as it is."""
-        route.TOGETHER, expert_mlp.HALVES = self.one_route, self.halves
-
-    def __str__(self) -> str:
-        return "_".join(name for name in ("one_route", "halves") if getattr(self, name)) or "none"
-
-
-def compile_all(settings: Sequence[Setting]) -> list[str]:
-    """What failed, in words; usually nothing."""
-    jobs = [(setting, index) for setting in settings for index in range(len(_calls()))]
+def compile_all(halves: Sequence[bool]) -> list[str]:
+    """What failed, in words; usually nothing. halves: every value of expert_mlp.HALVES that will be used."""
+    jobs = [(value, index) for value in halves for index in range(len(_calls()))]
     workers = max(1, min(16, os.cpu_count() or 2))
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         return [error for error in pool.imap_unordered(_compile, jobs) if error]
@@ -53,7 +33,7 @@ def _calls() -> list[Call]:
     return list(gfx1151_calls.calls())
 
 
-def _compile(job: tuple[Setting, int]) -> str:
+def _compile(job: tuple[bool, int]) -> str:
     from triton.runtime.jit import JITFunction
 
     run = JITFunction.run
@@ -61,8 +41,7 @@ def _compile(job: tuple[Setting, int]) -> str:
     def only_compile(kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> Any:
         return run(kernel, *args, grid=grid, warmup=True, **given)
 
-    setting, index = job
-    setting.use()
+    expert_mlp.HALVES, index = job
     JITFunction.run = only_compile
     try:
         _calls()[index]()

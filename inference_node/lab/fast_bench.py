@@ -28,11 +28,12 @@ from pathlib import Path
 import torch
 
 from inference_node.fast.loading import load_fast
+from inference_node.kernels.triton import expert_mlp
 from inference_node.lab import figures
-from inference_node.lab.compiling import Setting, compile_all
+from inference_node.lab.compiling import compile_all
 from inference_node.lab.fast_model import random_target
 from inference_node.lab.shapes import SHAPES
-from inference_node.lab.whole import bits, drafters, endurance, files, kernels, margins, passes, peers, switches
+from inference_node.lab.whole import bits, drafters, endurance, files, halves, kernels, margins, passes, peers
 from inference_node.lab.whole.live import Bench, synchronize
 from inference_node.models.files import find
 from inference_node.models.weights import text_config
@@ -43,7 +44,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], int]] = {
     "draft": (passes.draft, 4),
     "gaps": (passes.gaps, 6),
     "eta": (passes.eta, 25),
-    "switches": (switches.switches, 40),
+    "halves": (halves.halves, 20),
     "bits": (bits.bits, 25),
     "kernels": (kernels.kernels, 50),
     "experts": (peers.experts, 15),
@@ -125,12 +126,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--name", help="of the figure file: by default fast-h200, of a model from files fast-files")
     parser.add_argument("--commit", help="of the tree that is measured, where git does not know it")
     parser.add_argument("--seconds", type=float, default=math.inf, help="no part is begun that would end later")
-    parser.add_argument("--one-route", action="store_true", help="routing in one launch")
     parser.add_argument("--halves", action="store_true", help="two programs a tile in the experts' second product")
     options = parser.parse_args(arguments)
     began = time.perf_counter()
-    setting = Setting(options.one_route, options.halves)
-    setting.use()
+    expert_mlp.HALVES = options.halves
     device = torch.device(options.device)
     contexts = tuple(int(context) for context in options.contexts.split(","))
     if options.tiles is not None:
@@ -143,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"{', '.join(other)}: only a random model has these parts")
     bench = Bench(shape, device, contexts, options.repeat, options.positions, options.text, out, commit=options.commit)
     if device.type == "cuda" and options.shape == "35b-a3b" and not options.model:
-        failed = compile_all(switches.SETTINGS if "switches" in parts else (setting,))
+        failed = compile_all((False, True) if "halves" in parts else (options.halves,))
         print("\n".join([*failed, f"-- compiled: {time.perf_counter() - began:.1f} s"]), flush=True)
     block = 16 if options.shape != "small" else 8
     room = max(contexts[-1] + 4096, 8192 + 64, options.positions + 512)

@@ -43,7 +43,7 @@ def verify(shape: Shape, *, rows: int, woken: int, context: int, folded: int = 0
         Part("delta outputs", round(deltas * weight * values * shape.hidden), 2 * deltas),
         Part("attention projections", round(attentions * weight * attention), 2 * attentions),
         Part("attention", attentions * cached * (context + rows), 3 * attentions),
-        Part("routers", shape.layers * 2 * (shape.experts + 1) * shape.hidden, 2 * shape.layers),
+        Part("routers", shape.layers * 2 * (shape.experts + 1) * shape.hidden, shape.layers),
         Part("experts", round(shape.layers * weight * experts), 2 * shape.layers),
         Part("head", round(weight * shape.vocab * shape.hidden), 2),
     ]  # fmt: skip

@@ -6,7 +6,7 @@
     valid    [1]                int32     rows that count; the others are routed nowhere
     h        [rows, K]                    written: the normalised rows, which the experts read
     imposed  [rows, top]        int32     or None; for benches: these experts instead of the best, weights as for them
-    mark     [1]                int32     or None; a zero by which the kernel may make one launch of two
+    mark     [1]                int32     a zero that the kernel counts in, or None: it makes one. Not for the twin
 
 and a `Plan`, all of it written:
 

@@ -4,8 +4,7 @@ Tensors and rules: `plain/gated_delta_step.py`. One launch with two kinds of pro
 what new rows bring (convolution, gates, norms), rows and heads in parallel, and write it to the ring's other side. The
 others own V_TILE columns of one value head's state each, and keep them in registers from the first folded row to the
 last new one. They load the state and fold while the first kind works, and wait for it at the boundary, by marks that
-are zero at the start; a wait gives up after SPINS tries, so that a broken mark is a wrong result and not a hang. The
-programs that are waited for come first in the grid and wait for nobody.
+are zero at the start (marks.py). The programs that are waited for come first in the grid and wait for nobody.
 
 Folded and new rows are read from the ring alike and go through the same `_advance`; a row's values are loaded a row
 ahead. What a new row reads are two sums over K with the decayed state S' and one scalar, so that the next row waits for
@@ -39,7 +38,6 @@ from inference_node.kernels.triton.marks import finish, wait
 
 ENTER = 2  # rows whose convolution is done at once
 V_TILE = 8
-SPINS = 1 << 18
 KEEPS = {Keep.FOLD: 0, Keep.SNAPSHOTS: 1, Keep.NOTHING: 2, Keep.LAST: 3}
 
 
@@ -82,7 +80,7 @@ def step(
         x, b, a, weights.conv, weights.rate, weights.shift, memory.line, memory.k, memory.v, memory.gates, queries,
         memory.state, snapshots if snapshots is not None else memory.state, marks, slot, fold, valid, out,
         x.stride(0), b.stride(0), a.stride(0),
-        ENTER=ENTER, V_TILE=tile, ROOM=triton.next_power_of_2(block), APART=APART, SPINS=SPINS,
+        ENTER=ENTER, V_TILE=tile, ROOM=triton.next_power_of_2(block), APART=APART,
         BLOCK=block, KEY_HEADS=key_heads, HEADS=heads, K=width, V=value_width, KEEP=KEEPS[keep],
         num_warps=1, num_stages=1, enable_fp_fusion=False,
     )  # fmt: skip
@@ -115,7 +113,6 @@ def _step(
     V_TILE: tl.constexpr,
     ROOM: tl.constexpr,
     APART: tl.constexpr,
-    SPINS: tl.constexpr,
     BLOCK: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -138,7 +135,7 @@ def _step(
             finish(p_marks + i_part * APART)
     else:
         _walk(p_state, p_k, p_v, p_gates, p_queries, p_snapshots, p_marks, read, kept, valid, p_out,
-              i - GROUPS * PARTS, ENTER, V_TILE, ROOM, APART, SPINS, BLOCK, KEY_HEADS, HEADS, K, V, KEEP)  # fmt: skip
+              i - GROUPS * PARTS, ENTER, V_TILE, ROOM, APART, BLOCK, KEY_HEADS, HEADS, K, V, KEEP)  # fmt: skip
 
 
 @triton.jit
@@ -236,7 +233,6 @@ def _walk(
     V_TILE: tl.constexpr,
     ROOM: tl.constexpr,
     APART: tl.constexpr,
-    SPINS: tl.constexpr,
     BLOCK: tl.constexpr,
     KEY_HEADS: tl.constexpr,
     HEADS: tl.constexpr,
@@ -281,8 +277,8 @@ def _walk(
         tl.store(p_state_write + HALF * V, b_high)
     if valid > 0:
         groups = (valid + ENTER - 1) // ENTER
-        wait(p_marks + key_head * APART, groups, SPINS)
-        wait(p_marks + (KEY_HEADS + i_head) * APART, groups, SPINS)
+        wait(p_marks + key_head * APART, groups)
+        wait(p_marks + (KEY_HEADS + i_head) * APART, groups)
     b_next = _load_row(0, valid, write, p_k, p_v, p_gates, key_head, i_head, o_half, o_v,
                        BLOCK, KEY_HEADS, HEADS, K, V)  # fmt: skip
     b_asks = _load_query(0, valid, p_queries, key_head, o_half, BLOCK, KEY_HEADS, K)

@@ -1,11 +1,9 @@
-"""The norm before a mixture and its router, in one or two launches; `expert_up` finishes the plan of the experts.
+"""The norm before a mixture and its router in one launch; `expert_up` finishes the plan of the experts.
 
-Tensors and rules: `plain/route.py`. The first launch is wide: some programs multiply 16 router rows with a part of K
-(the parts are added later in one order), one program per row normalises it for the experts. The second has a program
-per row that adds the parts and picks the best experts one after another. With a mark (marks.py) and TOGETHER it is one
-launch: the rows' programs come last in the grid and wait for the products before they pick. Which experts are woken by
-all rows together is left to the programs of `expert_up`: each finds it from 4 KB, sooner than one program could tell
-the others.
+Tensors and rules: `plain/route.py`. The first programs of the grid multiply 16 router rows with a part of K each. The
+last 16 have a row each: they normalise it for the experts, wait for all products (marks.py), add the parts in one order
+and pick the best experts one after another. Which experts are woken by all rows together is left to the programs of
+`expert_up`: each finds it from 4 KB, sooner than one program could tell the others.
 
 Exactness: a row's choice and weights depend on no other row. Against the twin: order of sums only; in the choice no
 difference but where two logits lie closer than those sums are wide.
@@ -23,12 +21,6 @@ from inference_node.kernels.plain.route import PARTS, Plan
 from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.marks import finish, wait
 
-TOGETHER = False
-"""Whether a route that is given a mark is one launch. Off until a run on a card has shown a gain: `lab/fast_bench.py`
-measures it."""
-
-SPINS = 1 << 18
-
 
 def route(
     x: torch.Tensor,
@@ -42,9 +34,8 @@ def route(
     renormalise: bool = True,
     imposed: torch.Tensor | None = None,
     mark: torch.Tensor | None = None,
-    warps: int = 4,
 ) -> None:
-    """Fills `h` and `plan`. `warps` is for measuring only."""
+    """Fills `h` and `plan`."""
     rows, k = x.shape
     n = plan.experts + plan.shared
     if rows > ROWS or x.stride(1) != 1 or tuple(h.shape) != (rows, k) or h.stride(1) != 1:
@@ -58,29 +49,16 @@ def route(
     part = triton.cdiv(k, PARTS)
     tile = tiles.router().within(part)
     n_tiles = triton.cdiv(n, tile.block_n)
-    wide = (x, factor, router, valid, h, plan.parts)
-    numbers = (n, k, plan.experts + 2, part, n_tiles, x.stride(0), h.stride(0), eps)
-    cut = {"BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "ROW_BLOCK": triton.next_power_of_2(k)}
-    picked = (imposed if imposed is not None else plan.expert, plan.expert, plan.weight, plan.place)
-    how = {
-        "E": plan.experts,
-        "PLACES": plan.place.shape[1],
-        "TOP": plan.top,
-        "SHARED": plan.shared,
-        "RENORMALISE": renormalise,
-        "IMPOSED": imposed is not None,
-        "BLOCK_E": triton.next_power_of_2(plan.experts),
-    }
-    always = {"ROWS": ROWS, "PARTS": PARTS, "enable_fp_fusion": False}
-    if mark is not None and TOGETHER:
-        grid = (n_tiles * PARTS + ROWS,)
-        _route[grid](
-            *wide, mark, *picked, *numbers, **cut, **how, **always, SPINS=SPINS, num_warps=tile.warps,
-            num_stages=tile.stages,
-        )  # fmt: skip
-        return
-    _score[(n_tiles * PARTS + rows,)](*wide, *numbers, **cut, **always, num_warps=tile.warps, num_stages=tile.stages)
-    _choose[(ROWS,)](plan.parts, valid, *picked, k, eps, **how, **always, num_warps=warps, num_stages=1)
+    if mark is None:
+        mark = torch.zeros(1, dtype=torch.int32, device=x.device)
+    _route[(n_tiles * PARTS + ROWS,)](
+        x, factor, router, valid, h, plan.parts, mark, imposed if imposed is not None else plan.expert, plan.expert,
+        plan.weight, plan.place, n, k, plan.experts + 2, part, n_tiles, x.stride(0), h.stride(0), eps,
+        ROWS=ROWS, PARTS=PARTS, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, ROW_BLOCK=triton.next_power_of_2(k),
+        E=plan.experts, PLACES=plan.place.shape[1], TOP=plan.top, SHARED=plan.shared, RENORMALISE=renormalise,
+        IMPOSED=imposed is not None, BLOCK_E=triton.next_power_of_2(plan.experts),
+        num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -116,7 +94,6 @@ def _route(
     RENORMALISE: tl.constexpr,
     IMPOSED: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    SPINS: tl.constexpr,
 ):
     valid = tl.load(p_valid)
     i_row = tl.program_id(0) - n_tiles * PARTS
@@ -124,7 +101,7 @@ def _route(
         _nobody(p_place + i_row * PLACES, E, BLOCK_E)
     elif i_row >= 0:
         _normalise(p_x, p_factor, p_h, i_row, K, x_stride, h_stride, eps, ROW_BLOCK)
-        wait(p_mark, n_tiles * PARTS, SPINS)
+        wait(p_mark, n_tiles * PARTS)
         _pick(
             p_parts, p_imposed, p_expert, p_weight, p_place, i_row, K, eps,
             E, PLACES, TOP, SHARED, RENORMALISE, IMPOSED, ROWS, PARTS, BLOCK_E,
@@ -138,38 +115,11 @@ def _route(
 
 
 @triton.jit
-def _score(
-    p_x,
-    p_factor,
-    p_router,
-    p_valid,
-    p_h,
-    p_parts,
-    N,
-    K,
-    part_stride,
-    part,
-    n_tiles,
-    x_stride,
-    h_stride,
-    eps,
-    ROWS: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    ROW_BLOCK: tl.constexpr,
-):
-    valid = tl.load(p_valid)
-    i = tl.program_id(0)
-    if i >= n_tiles * PARTS:  # a row, for the experts
-        i_row = i - n_tiles * PARTS
-        if i_row < valid:
-            _normalise(p_x, p_factor, p_h, i_row, K, x_stride, h_stride, eps, ROW_BLOCK)
-    elif valid > 0:
-        _multiply(
-            p_x, p_factor, p_router, p_parts, i, valid, N, K, part_stride, part, n_tiles, x_stride,
-            ROWS, BLOCK_N, BLOCK_K,
-        )  # fmt: skip
+def _nobody(p_row, E: tl.constexpr, BLOCK_E: tl.constexpr):
+    """A row that does not count is nobody's."""
+    o_e = tl.arange(0, BLOCK_E)
+    tl.store(p_row + o_e, tl.full([BLOCK_E], -1, tl.int8), mask=o_e < E)
+    tl.store(p_row + E, -1)
 
 
 @triton.jit
@@ -179,88 +129,6 @@ def _normalise(p_x, p_factor, p_h, i_row, K, x_stride, h_stride, eps, ROW_BLOCK:
     b_row = b_row * tl.rsqrt(tl.sum(b_row * b_row, 0) / K + eps)
     b_row = b_row * tl.load(p_factor + o_d, mask=o_d < K, other=0.0)
     tl.store(p_h + i_row * h_stride + o_d, b_row.to(p_h.dtype.element_ty), mask=o_d < K)
-
-
-@triton.jit
-def _multiply(
-    p_x,
-    p_factor,
-    p_router,
-    p_parts,
-    i,
-    valid,
-    N,
-    K,
-    part_stride,
-    part,
-    n_tiles,
-    x_stride,
-    ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """A part of K of some router rows, and by the first of them the squares of that part."""
-    i_part = i // n_tiles
-    i_tile = i % n_tiles
-    o_n = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    o_row = tl.arange(0, ROWS)
-    is_row = o_row < valid
-    type: tl.constexpr = p_x.dtype.element_ty
-    b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
-    b_square = tl.zeros([ROWS, BLOCK_K], tl.float32)
-    end = tl.minimum((i_part + 1) * part, K)
-    for k in range(i_part * part, end, BLOCK_K):
-        o_k = k + tl.arange(0, BLOCK_K)
-        is_k = o_k < end
-        b_w = tl.load(p_router + o_n[None, :] * K + o_k[:, None], mask=(o_n < N)[None, :] & is_k[:, None], other=0.0)
-        b_x = tl.load(
-            p_x + o_row[:, None] * x_stride + o_k[None, :], mask=is_row[:, None] & is_k[None, :], other=0.0
-        ).to(tl.float32)
-        b_square += b_x * b_x
-        b_factor = tl.load(p_factor + o_k, mask=is_k, other=0.0)
-        b_sum = tl.dot((b_x * b_factor[None, :]).to(type), b_w, b_sum, input_precision="ieee")
-    p_rows = p_parts + (i_part * ROWS + o_row) * part_stride
-    tl.store(p_rows[:, None] + o_n[None, :], b_sum, mask=is_row[:, None] & (o_n < N)[None, :])
-    if i_tile == 0:
-        tl.store(p_rows + part_stride - 1, tl.sum(b_square, 1), mask=is_row)
-
-
-@triton.jit
-def _nobody(p_row, E: tl.constexpr, BLOCK_E: tl.constexpr):
-    """A row that does not count is nobody's."""
-    o_e = tl.arange(0, BLOCK_E)
-    tl.store(p_row + o_e, tl.full([BLOCK_E], -1, tl.int8), mask=o_e < E)
-    tl.store(p_row + E, -1)
-
-
-@triton.jit
-def _choose(
-    p_parts,
-    p_valid,
-    p_imposed,
-    p_expert,
-    p_weight,
-    p_place,
-    K,
-    eps,
-    E: tl.constexpr,
-    PLACES: tl.constexpr,
-    TOP: tl.constexpr,
-    SHARED: tl.constexpr,
-    RENORMALISE: tl.constexpr,
-    IMPOSED: tl.constexpr,
-    ROWS: tl.constexpr,
-    PARTS: tl.constexpr,
-    BLOCK_E: tl.constexpr,
-):
-    i_row = tl.program_id(0)
-    if i_row >= tl.load(p_valid):
-        _nobody(p_place + i_row * PLACES, E, BLOCK_E)
-    else:
-        _pick(
-            p_parts, p_imposed, p_expert, p_weight, p_place, i_row, K, eps,
-            E, PLACES, TOP, SHARED, RENORMALISE, IMPOSED, ROWS, PARTS, BLOCK_E,
-        )  # fmt: skip
 
 
 @triton.jit
@@ -322,3 +190,47 @@ def _pick(
     if SHARED:
         tl.store(p_place + i_row * PLACES + E, TOP)
         tl.store(p_weight + i_row * (TOP + 1) + TOP, 1.0 / (1.0 + tl.exp(-gate * unit)))
+
+
+@triton.jit
+def _multiply(
+    p_x,
+    p_factor,
+    p_router,
+    p_parts,
+    i,
+    valid,
+    N,
+    K,
+    part_stride,
+    part,
+    n_tiles,
+    x_stride,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """A part of K of some router rows, and by the first of them the squares of that part."""
+    i_part = i // n_tiles
+    i_tile = i % n_tiles
+    o_n = i_tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    o_row = tl.arange(0, ROWS)
+    is_row = o_row < valid
+    type: tl.constexpr = p_x.dtype.element_ty
+    b_sum = tl.zeros([ROWS, BLOCK_N], tl.float32)
+    b_square = tl.zeros([ROWS, BLOCK_K], tl.float32)
+    end = tl.minimum((i_part + 1) * part, K)
+    for k in range(i_part * part, end, BLOCK_K):
+        o_k = k + tl.arange(0, BLOCK_K)
+        is_k = o_k < end
+        b_w = tl.load(p_router + o_n[None, :] * K + o_k[:, None], mask=(o_n < N)[None, :] & is_k[:, None], other=0.0)
+        b_x = tl.load(
+            p_x + o_row[:, None] * x_stride + o_k[None, :], mask=is_row[:, None] & is_k[None, :], other=0.0
+        ).to(tl.float32)
+        b_square += b_x * b_x
+        b_factor = tl.load(p_factor + o_k, mask=is_k, other=0.0)
+        b_sum = tl.dot((b_x * b_factor[None, :]).to(type), b_w, b_sum, input_precision="ieee")
+    p_rows = p_parts + (i_part * ROWS + o_row) * part_stride
+    tl.store(p_rows[:, None] + o_n[None, :], b_sum, mask=is_row[:, None] & (o_n < N)[None, :])
+    if i_tile == 0:
+        tl.store(p_rows + part_stride - 1, tl.sum(b_square, 1), mask=is_row)

@@ -37,8 +37,9 @@ def experts(bench: Bench) -> None:
         out = torch.empty_like(x)
 
         def ours(x: torch.Tensor = x, valid: torch.Tensor = valid, out: torch.Tensor = out) -> None:
-            for part, plan in zip(parts, model.plans, strict=False):
-                model.parts.route(x, part.norm, part.router, valid, model.normed, plan)
+            model.route_marks.zero_()
+            for part, plan, mark in zip(parts, model.plans, model.route_marks.split(1), strict=False):
+                model.parts.route(x, part.norm, part.router, valid, model.normed, plan, mark=mark)
                 model.parts.expert_up(model.normed, part.up, plan, model.expert_hidden)
                 model.parts.expert_down(model.expert_hidden, part.down, plan, valid, x, out)
 

@@ -7,14 +7,14 @@ from contextlib import redirect_stdout
 import pytest
 
 from inference_node.lab import fast_bench
-from inference_node.lab.whole.switches import SETTINGS
+from inference_node.lab.whole.halves import TURNS
 
 
 @pytest.fixture(scope="module")
 def told():
     options = ["--device", "cpu", "--shape", "small", "--contexts", "256", "--repeat", "1"]
     with redirect_stdout(io.StringIO()) as out:
-        assert fast_bench.main([*options, "--parts", "margins,endurance,switches", "--positions", "8"]) == 0
+        assert fast_bench.main([*options, "--parts", "margins,endurance,halves", "--positions", "8"]) == 0
     lines = out.getvalue().splitlines()
     return dict(line.split(" = ") for line in lines if " = " in line), lines[-1]
 
@@ -32,10 +32,11 @@ def test_a_long_generation_is_held_against_the_bytes_of_its_context(told):
     assert 0.2 < float(figures["endurance_last_over_first"]) < 5.0
 
 
-def test_every_setting_of_the_switches_is_timed(told):
+def test_both_ways_of_the_experts_second_product_are_timed(told):
     figures, last = told
-    for setting in (*SETTINGS, "again"):
-        assert all(float(figures[f"with_{setting}_{piece}_ms"]) > 0 for piece in ("decode", "draft", "cycle"))
+    for turn in TURNS:
+        assert all(float(figures[f"with_{turn}_{piece}_ms"]) > 0 for piece in ("decode", "draft", "cycle"))
+    assert float(figures["halves_bit_mismatches"]) == 0
     assert last.endswith("missing: nothing")
 
 

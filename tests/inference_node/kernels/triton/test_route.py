@@ -5,7 +5,7 @@ import torch
 
 from inference_node.kernels.plain import route as plain
 from inference_node.kernels.plain.packed import Weight
-from inference_node.kernels.triton import expert_mlp
+from inference_node.kernels.triton import expert_mlp, tiles
 from inference_node.kernels.triton import route as fast
 from tests.inference_node.kernels.triton.helpers import (
     DEVICE,
@@ -61,21 +61,16 @@ def test_the_plan_is_the_twins(rows, valid, shared, dtype):
     expected, found = (routed(module, x, router, valid, shared=shared) for module in (plain, fast))
     assert same_plan(expected, found)
     assert close(found.h, expected.h, 1e-3)
-    assert is_a_kernel(fast._score) and is_a_kernel(fast._choose)
+    assert is_a_kernel(fast._route)
 
 
-@pytest.mark.parametrize(("rows", "valid", "imposed"), [(16, 16, False), (5, 2, True), (1, 1, False), (4, 0, False)])
-def test_in_one_launch_every_bit_is_that_of_two(rows, valid, imposed, monkeypatch):
-    x, router = normal(rows, K, seed=20 + rows), normal(EXPERTS + 1, K, seed=21)
-    options = {"imposed": torch.arange(TOP, dtype=torch.int32, device=DEVICE).repeat(rows, 1)} if imposed else {}
-    two = routed(fast, x, router, valid, **options)
-    monkeypatch.setattr(fast, "TOGETHER", True)
-    monkeypatch.setattr(fast, "_score", None)  # a launch that must not be
-    mark = whole(0)
-    one = routed(fast, x, router, valid, mark=mark, **options)
-    assert (one.woken, one.rank, one.count) == (two.woken, two.rank, two.count)
-    assert torch.equal(one.expert, two.expert) and same_bits(one.weight, two.weight) and same_bits(one.h, two.h)
-    assert (int(mark) > 0) is (valid > 0), "products were counted, or there was nothing to wait for"
+@pytest.mark.parametrize("valid", [16, 1, 0])
+def test_all_products_are_counted_before_rows_choose_or_there_is_nothing_to_wait_for(valid):
+    """A count that falls short would be a wait until it gives up, and a choice from half of the sums."""
+    x, router, mark = normal(16, K, seed=20), normal(EXPERTS + 1, K, seed=21), whole(0)
+    routed(fast, x, router, valid, mark=mark)
+    tile = tiles.router().within(-(-K // plain.PARTS))
+    assert int(mark) == (plain.PARTS * -(-(EXPERTS + 1) // tile.block_n) if valid else 0)
 
 
 def test_without_renormalising_weights_are_shares_of_all_experts():
