@@ -202,11 +202,11 @@ class BlockDrafter:
         q, k, v = self.projected.split([c.heads * c.head_dim, *[c.kv_heads * c.head_dim] * 2], dim=-1)
         q, k, v = (part.unflatten(-1, (-1, c.head_dim)) for part in (q, k, v))
         keys, values = cache(table.pages, POOL, index)
-        p.write(
+        p.kv_write(
             q, k, v, layer.q_norm, layer.k_norm, self.rope, table.device, start, rows, keys, values, self.queries,
             c.eps,
         )  # fmt: skip
-        p.attend(
+        p.paged_attention(
             self.queries, keys, values, table.device, start, rows, self.bounds, self.split_room, self.read,
             scale=c.head_dim**-0.5, causal=layer.causal, window=layer.window,
         )  # fmt: skip
@@ -237,7 +237,7 @@ class BlockDrafter:
             rows = taps.shape[0]
             p.linear(taps.reshape(rows, -1), w.fc, valid, self.fused[:rows])
             p.norm(self.fused[:rows], w.context_norm, self.context[:rows], eps=c.eps, valid=valid)
-            p.write_context(
+            p.draft_context(
                 self.context[:rows], w.context, w.context_k_norm, self.rope, tables, start, valid, keys, values, c.eps
             )
             return
@@ -245,7 +245,7 @@ class BlockDrafter:
         context = p.norm(fused, w.context_norm, torch.empty_like(fused), eps=c.eps)
         for first in range(0, context.shape[0], ROWS):
             piece = context[first : first + ROWS]
-            p.write_context(
+            p.draft_context(
                 piece, w.context, w.context_k_norm, self.rope, tables, start + first,
                 torch.full_like(valid, piece.shape[0]), keys, values, c.eps,
             )  # fmt: skip

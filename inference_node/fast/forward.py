@@ -239,11 +239,11 @@ class Model:
         self.parts.linear(ahead.scaled, part.enter, valid, self.projected, squares=ahead.squares, eps=s.eps)
         q, k, v, gate = self._heads(self.projected[:n])
         keys, values = cache(table.pages, self.pool, index)
-        self.parts.write(
+        self.parts.kv_write(
             q, k, v, part.q_norm, part.k_norm, self.rope, table.device, start, valid, keys, values, self.queries[:n],
             s.eps,
         )  # fmt: skip
-        self.parts.attend(
+        self.parts.paged_attention(
             self.queries[:n], keys, values, table.device, start, valid, self.bounds, self.split_room, self.read[:n],
             scale=s.head_dim**-0.5, gate=gate,
         )  # fmt: skip
@@ -326,11 +326,11 @@ class Model:
         rows = q.shape[0]
         queries, read = (q.new_zeros(rows, s.heads, s.head_dim) for _ in range(2))
         keys, values = cache(table.pages, self.pool, index)
-        p.write(
+        p.kv_write(
             q, k, v, part.q_norm, part.k_norm, self.rope, table.device, many.first, many.count, keys, values, queries,
             s.eps,
         )  # fmt: skip
-        p.attend_prefill(
+        p.prefill_attention(
             queries, keys, values, table.device, many.start, n, read, scale=s.head_dim**-0.5, gate=gate
         )  # fmt: skip
         p.prefill_linear(read[:n].view(n, -1), part.out, many.x[:n], residual=many.x[:n])

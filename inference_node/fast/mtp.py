@@ -212,7 +212,7 @@ class MtpDrafter:
         k, v = (part.unflatten(-1, (s.kv_heads, s.head_dim)) for part in both.chunk(2, dim=-1))
         keys, values = cache(table.pages, POOL, 0)
         unread = torch.empty_like(k, memory_format=torch.contiguous_format)  # queries, which nobody asks for
-        p.write(
+        p.kv_write(
             k, k, v, w.mixer.k_norm, w.mixer.k_norm, self.target.rope, table.device, start, count, keys, values,
             unread, s.eps,
         )  # fmt: skip

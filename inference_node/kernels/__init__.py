@@ -1,8 +1,8 @@
 """Numeric building blocks. They know tensors and nothing of models, requests or text.
 
-`plain` holds them in ordinary torch, for any device: the reference forward is made of these, and they are the twins
-that the fast kernels are compared with. `triton` holds the fast ones, one file per kernel with the name of its twin and
-functions of equal signature. `ops(device)` gives the right set for a device.
+`plain` holds them in ordinary torch, for any device: what the reference forward is made of, and the twins that the fast
+kernels are compared with. `triton` holds the fast ones, one file per kernel with the name of its twin and functions of
+equal signature. `ops(device)` gives the right set for a device.
 
 Inside Triton kernels names have one prefix scheme:
 
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 
-def ops(device: torch.device) -> Any:
-    """The functions of `plain.ops` or `triton.ops` (same names, same signatures): the plain ones on a CPU."""
-    return import_module(f"inference_node.kernels.{'plain' if device.type == 'cpu' else 'triton'}.ops")
+def ops(device: torch.device, *, plain: bool | None = None) -> Any:
+    """The functions of `plain.ops` or `triton.ops`, which have the same names: the plain ones on a CPU, or as told."""
+    side = "plain" if (device.type == "cpu" if plain is None else plain) else "triton"
+    return import_module(f"inference_node.kernels.{side}.ops")

@@ -76,7 +76,7 @@ def attention() -> Iterator[Call]:
         how: dict[str, Any] = {"scale": 1 / 16, "gate": both[:, :, 1]}
         if rows == BLOCK:
             room = paged_attention.parts(bounds, rows, heads, dim)
-            yield partial(ops.block_attention, q, *cached, table, *words, bounds, room, out, **how)
+            yield partial(ops.paged_attention, q, *cached, table, *words, bounds, room, out, **how)
         else:
             yield partial(ops.prefill_attention, q, *cached, table, 64, rows, out, **how)
 
@@ -94,7 +94,7 @@ def drafter() -> Iterator[Call]:
     room = paged_attention.parts(bounds, BLOCK, heads, dim)
     for causal, window in ((False, None), (True, 4096)):
         how: dict[str, Any] = {"scale": 0.1, "causal": causal, "window": window}
-        yield partial(ops.block_attention, q, *cached, table, *words, bounds, room, out, **how)
+        yield partial(ops.paged_attention, q, *cached, table, *words, bounds, room, out, **how)
     weight, norms, rope = bf16(layers, 2, kv_heads * dim, HIDDEN), fp32(layers, dim), fp32(9, dim)
     all_pages = (pages[:, :, 0].transpose(0, 1), pages[:, :, 1].transpose(0, 1))
     for rows in (BLOCK, 2048):
@@ -104,6 +104,7 @@ def drafter() -> Iterator[Call]:
     settle: Any = ops.accept
     ints: Any = [int32(n) for n in (BLOCK, BLOCK, 3, accepting.FIELDS, BLOCK)]
     yield partial(settle, *ints, int32(8, accepting.RECORD + BLOCK), 7)
+    yield partial(ops.pick, fp32(BLOCK, VOCAB), fp32(BLOCK), fp32(1), int32(2), int32(BLOCK), int32(BLOCK), fp32(BLOCK))
 
 
 def _drafter_products(heads: int, kv_heads: int, dim: int) -> Iterator[Call]:
@@ -171,7 +172,7 @@ def multi_token() -> Iterator[Call]:
     )  # fmt: skip
     room = paged_attention.parts(bounds, 1, heads, dim)
     yield partial(
-        ops.block_attention, q, *cached, table, *words, bounds, room, out, scale=1 / 16, gate=gates[:, :, 1]
+        ops.paged_attention, q, *cached, table, *words, bounds, room, out, scale=1 / 16, gate=gates[:, :, 1]
     )  # fmt: skip
     squares = fp32(1, HIDDEN // 16)
     yield partial(

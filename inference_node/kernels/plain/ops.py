@@ -1,4 +1,4 @@
-"""Every kernel's twin in ordinary torch under one roof; `triton/ops.py` has the same names."""
+"""Every kernel's twin in ordinary torch under one roof; `triton/ops.py` has the same names and signatures."""
 
 from inference_node.kernels.plain.accept import accept
 from inference_node.kernels.plain.block_conv import block_conv
@@ -12,7 +12,8 @@ from inference_node.kernels.plain.head import head
 from inference_node.kernels.plain.kv_write import write as kv_write
 from inference_node.kernels.plain.linear import linear
 from inference_node.kernels.plain.norm import add_norm, gated_norm, norm
-from inference_node.kernels.plain.paged_attention import attend as block_attention
+from inference_node.kernels.plain.paged_attention import attend as paged_attention
+from inference_node.kernels.plain.pick import pick
 from inference_node.kernels.plain.prefill_attention import attend as prefill_attention
 from inference_node.kernels.plain.prefill_experts import prefill_experts
 from inference_node.kernels.plain.prefill_linear import prefill_linear
@@ -21,7 +22,6 @@ from inference_node.kernels.plain.route import route
 __all__ = [
     "accept",
     "add_norm",
-    "block_attention",
     "block_conv",
     "candidate_walk",
     "delta_prefill",
@@ -35,6 +35,8 @@ __all__ = [
     "kv_write",
     "linear",
     "norm",
+    "paged_attention",
+    "pick",
     "prefill_attention",
     "prefill_experts",
     "prefill_linear",

@@ -12,7 +12,8 @@ from inference_node.kernels.triton.head import head
 from inference_node.kernels.triton.kv_write import write as kv_write
 from inference_node.kernels.triton.linear import linear
 from inference_node.kernels.triton.norm import add_norm, gated_norm, norm
-from inference_node.kernels.triton.paged_attention import attend as block_attention
+from inference_node.kernels.triton.paged_attention import attend as paged_attention
+from inference_node.kernels.triton.pick import pick
 from inference_node.kernels.triton.prefill_attention import attend as prefill_attention
 from inference_node.kernels.triton.prefill_experts import prefill_experts
 from inference_node.kernels.triton.prefill_linear import prefill_linear
@@ -21,7 +22,6 @@ from inference_node.kernels.triton.route import route
 __all__ = [
     "accept",
     "add_norm",
-    "block_attention",
     "block_conv",
     "candidate_walk",
     "delta_prefill",
@@ -35,6 +35,8 @@ __all__ = [
     "kv_write",
     "linear",
     "norm",
+    "paged_attention",
+    "pick",
     "prefill_attention",
     "prefill_experts",
     "prefill_linear",
