@@ -26,8 +26,7 @@ from inference_node.fast.sizes import NotForFast, Sizes, sizes
 from inference_node.fast.state import ROLLBACKS, Recurrent
 from inference_node.fast.target import FastTarget
 from inference_node.fast.weights import Weights
-from inference_node.kernels.plain.block_attention import SPLIT
-from inference_node.kernels.plain.kv_write import rope_table
+from inference_node.kernels.plain.kv_write import PAGE, rope_table
 from inference_node.models import files as model_files
 from inference_node.models import rope as ropes
 from inference_node.models import weights as model_weights
@@ -255,10 +254,10 @@ def rope_of(config: Any, device: torch.device, where: str) -> Rope:
 def _pages(
     pools: list[CacheShape], positions: int, prefix_bytes: int, dtype: torch.dtype, device: torch.device
 ) -> Pages:
-    each = sum(pool.layers * 2 * pool.kv_heads * SPLIT * pool.dim for pool in pools) * dtype.itemsize
-    live = -(-positions // SPLIT)
+    each = sum(pool.layers * 2 * pool.kv_heads * PAGE * pool.dim for pool in pools) * dtype.itemsize
+    live = -(-positions // PAGE)
     return Pages(pools, live + SPARE_PAGES + min(4 * live, prefix_bytes // max(1, each)), dtype, device)
 
 
 def _table(positions: int, device: torch.device) -> torch.Tensor:
-    return torch.zeros(-(-positions // SPLIT) + 1, dtype=torch.int32, device=device)
+    return torch.zeros(-(-positions // PAGE) + 1, dtype=torch.int32, device=device)

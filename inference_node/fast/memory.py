@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from inference_node.kernels.plain.block_attention import SPLIT
+from inference_node.kernels.plain.kv_write import PAGE
 from inference_node.speculate.seam import OutOfMemory
 
 
@@ -31,7 +31,7 @@ class CacheShape:
     dim: int
 
     def page(self) -> tuple[int, ...]:
-        return (self.layers, 2, self.kv_heads, SPLIT, self.dim)
+        return (self.layers, 2, self.kv_heads, PAGE, self.dim)
 
 
 class Pages:
@@ -87,7 +87,7 @@ class Table:
     def open(self, first: int, end: int) -> None:
         """Make positions first..end-1 writable."""
         changed = len(self.held)
-        for index in range(first // SPLIT, -(-end // SPLIT)):
+        for index in range(first // PAGE, -(-end // PAGE)):
             if index == len(self.held):
                 self.held.append(self.pages.take())
             elif self.pages.holders[self.held[index]] > 1:
@@ -99,13 +99,13 @@ class Table:
 
     def truncate(self, position: int) -> None:
         """Give pages back that lie wholly past position."""
-        kept = -(-position // SPLIT)
+        kept = -(-position // PAGE)
         self.pages.drop(self.held[kept:])
         del self.held[kept:]
 
     def share(self, position: int) -> tuple[int, ...]:
         """The pages that hold rows below position, held once more."""
-        shared = tuple(self.held[: -(-position // SPLIT)])
+        shared = tuple(self.held[: -(-position // PAGE)])
         self.pages.hold(shared)
         return shared
 
@@ -121,7 +121,7 @@ class Table:
         for pool in self.pages.pools:
             for index, page in enumerate(self.held):
                 if self.pages.holders[page] == 1:
-                    pool[page, :, :, :, max(0, min(SPLIT, position - index * SPLIT)) :] = value
+                    pool[page, :, :, :, max(0, min(PAGE, position - index * PAGE)) :] = value
             for page in self.pages.free:
                 pool[page].fill_(value)
 

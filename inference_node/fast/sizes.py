@@ -55,7 +55,6 @@ class Sizes:
     kv_heads: int
     head_dim: int
     gated: bool  # a gate beside each query
-    head_norms: bool
     plus_one: bool  # norms multiply by 1 + w, the DeltaNet's own aside
     eps: float
     intermediate: int  # of a dense MLP; 0 with experts
@@ -115,7 +114,6 @@ def sizes(config: Any) -> Sizes:
         kv_heads=config.num_key_value_heads,
         head_dim=config.head_dim,
         gated=hybrid,
-        head_norms=True,
         plus_one=hybrid,
         eps=config.rms_norm_eps,
         intermediate=0 if mixture else config.intermediate_size,

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 LDS_BYTES = 65536
-VGPRS = 256
 
 
 @dataclass(frozen=True, slots=True)

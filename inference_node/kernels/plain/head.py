@@ -3,10 +3,9 @@
 Why: logits of 16 rows are 16 MB that nobody needs when the choice is an argmax of logits or of logits plus noise. So
 each tile of the vocabulary keeps its best, and logits leave the chip only when asked for (filters, penalties).
 
-    x            [rows, K]                1 to 16 rows, before the final norm (or after it, with norm None)
+    x            [rows, K]                1 to 16 rows after the final norm; with squares the `scaled` of its Feed
     weight       Weight [V, K]            bf16 or int8
-    norm         [K]              fp32    or None
-    squares      [rows, K / 16]   fp32    or None; of a Feed whose `scaled` is x, see linear.py
+    squares      [rows, K / 16]   fp32    or None; of that Feed, see linear.py
     valid        [1]              int32   rows that count
     temperature  [1]              fp32    0 is greedy
     seed         [2]              int32   the 64-bit seed's low and high word
@@ -21,7 +20,7 @@ each tile of the vocabulary keeps its best, and logits leave the chip only when 
     mass         [rows]           fp32    log of the sum over allowed ids of exp(logits / T), with T 0 at T 1; not
                                           finite where some allowed logit is not
 
-So exp(logit / T - mass) is the choice's probability. Noise is that of philox.py. The norm is as in linear.py.
+So exp(logit / T - mass) is the choice's probability. Noise is that of philox.py.
 Exactness: logits are fp32 sums, never rounded; a row's bits depend on no other row. Noise: the same 32-bit words;
 logarithms by the device's library, so that bits equal torch's on the same GPU.
 Checked by: tests/inference_node/kernels/triton/test_head.py
@@ -72,7 +71,6 @@ def head(
     position: torch.Tensor,
     result: Chosen,
     *,
-    norm: torch.Tensor | None = None,
     eps: float = 1e-6,
     known: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
@@ -85,10 +83,7 @@ def head(
     ids = torch.arange(vocab, device=x.device)
     for row in range(int(valid)):
         wide, scale = x[row : row + 1].to(torch.float32, copy=True), None
-        if norm is not None:
-            scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-            wide = (wide * norm).to(x.dtype).to(torch.float32)
-        elif squares is not None:
+        if squares is not None:
             scale = torch.rsqrt(squares[row].sum() / x.shape[1] + eps)
         bare = F.linear(wide, matrix)
         bare = (bare if scale is None else bare * scale)[0]

@@ -6,10 +6,9 @@
     out     [rows, D]          any float type
 
     norm        out = x * rsqrt(mean(x^2) + eps) * factor
-    add_norm    total = x + y, rounded to total's type; out = norm of the rounded total. `total` may be x
     gated_norm  x, gate, out [rows, heads, D]; out = norm over D * SiLU(gate)
 
-All in fp32, rounded once (add_norm: once each). A row's bits depend on no other row.
+All in fp32, rounded once. A row's bits depend on no other row.
 Checked by: tests/inference_node/kernels/triton/test_norm.py
 """
 
@@ -26,24 +25,6 @@ def norm(
     rows = x.shape[0] if valid is None else int(valid)
     for row in range(rows):
         out[row] = _normed(x[row].to(torch.float32), factor, eps).to(out.dtype)
-    return out
-
-
-def add_norm(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    factor: torch.Tensor,
-    total: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    valid: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Returns `out`."""
-    rows = x.shape[0] if valid is None else int(valid)
-    for row in range(rows):
-        total[row] = (x[row].to(torch.float32) + y[row].to(torch.float32)).to(total.dtype)
-        out[row] = _normed(total[row].to(torch.float32), factor, eps).to(out.dtype)
     return out
 
 

@@ -12,7 +12,7 @@ end there has the bits of one prefilled at once.
     gate       [n, heads, dim]       or None; out is multiplied by its sigmoid. Rows and heads may lie apart
     out        [n, heads, dim]       in q's type
 
-A row at position p sees key j when j <= p and p - j < window (where there is one).
+A row at position p sees key j when j <= p.
 Exactness: against the twin in bf16 1e-2 of the largest value.
 Checked by: tests/inference_node/kernels/triton/test_prefill_attention.py
 """
@@ -36,7 +36,6 @@ def attend(
     out: torch.Tensor,
     *,
     scale: float,
-    window: int | None = None,
     gate: torch.Tensor | None = None,
 ) -> None:
     """A tile of 64 rows at a time against all keys up to the tile's end, so that slices do not change shapes."""
@@ -52,8 +51,7 @@ def attend(
         tile = (q[first : first + TILE].to(torch.float32) * scale).transpose(0, 1).reshape(kv_heads, -1, dim)
         score = torch.bmm(tile, keys.transpose(1, 2)).view(heads, TILE, end)
         position = torch.arange(start + first, end, device=q.device)
-        distance = position[:, None] - torch.arange(end, device=q.device)[None, :]
-        seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+        seen = position[:, None] >= torch.arange(end, device=q.device)[None, :]
         weight = torch.softmax(torch.where(seen, score, -torch.inf), dim=-1).view(kv_heads, -1, end)
         read = torch.bmm(weight, values).view(heads, TILE, dim).transpose(0, 1)[:count]
         if gate is not None:

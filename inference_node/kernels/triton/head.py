@@ -18,7 +18,6 @@ import triton.language as tl
 from inference_node.kernels.plain.head import TILE, Chosen
 from inference_node.kernels.plain.linear import GROUP, ROWS
 from inference_node.kernels.plain.packed import Weight
-from inference_node.kernels.triton import norm as norms
 from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.linear import block_product, fed_scale
 from inference_node.kernels.triton.packed import operand
@@ -34,7 +33,6 @@ def head(
     position: torch.Tensor,
     result: Chosen,
     *,
-    norm: torch.Tensor | None = None,
     eps: float = 1e-6,
     known: torch.Tensor | None = None,
     allowed: torch.Tensor | None = None,
@@ -49,8 +47,6 @@ def head(
         raise ValueError(f"x is {tuple(x.shape)}; expected at most {ROWS} contiguous rows of {k}")
     if weight.kind == "mxfp4":
         raise ValueError("the head is bf16 or int8; mxfp4 is for experts")
-    if norm is not None and (tuple(norm.shape) != (k,) or squares is not None):
-        raise ValueError(f"norm has {tuple(norm.shape)} factors; expected {k}, and no squares beside it")
     for name, tensor, shape in (
         ("known", known, (words,)),
         ("allowed", allowed, (rows, words)),
@@ -64,8 +60,6 @@ def head(
     n_tiles = triton.cdiv(vocab, tile.block_n)
     if tile.block_n < TILE or n_tiles > result.tiles.shape[2]:
         raise ValueError(f"scratch for {result.tiles.shape[2]} tiles; this vocabulary of {vocab} needs {n_tiles}")
-    if norm is not None:
-        x = norms.norm(x, norm, torch.empty(rows, k, dtype=x.dtype, device=x.device), eps=eps, valid=valid)
     data, scale, kind = operand(weight)
     _tiles[(n_tiles,)](
         x,

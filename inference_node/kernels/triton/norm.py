@@ -16,21 +16,7 @@ def norm(
     x: torch.Tensor, factor: torch.Tensor, out: torch.Tensor, *, eps: float = 1e-6, valid: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Returns `out`."""
-    return _launch(x, x, factor, out, out, 0, eps, valid)
-
-
-def add_norm(
-    x: torch.Tensor,
-    y: torch.Tensor,
-    factor: torch.Tensor,
-    total: torch.Tensor,
-    out: torch.Tensor,
-    *,
-    eps: float = 1e-6,
-    valid: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Returns `out`."""
-    return _launch(x, y, factor, total, out, 1, eps, valid)
+    return _launch(x, None, factor, out, eps, valid)
 
 
 def gated_norm(
@@ -43,21 +29,19 @@ def gated_norm(
     valid: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Returns `out`."""
-    return _launch(x, gate, factor, out, out, 2, eps, valid)
+    return _launch(x, gate, factor, out, eps, valid)
 
 
 def _launch(
     x: torch.Tensor,
-    y: torch.Tensor,
+    gate: torch.Tensor | None,
     factor: torch.Tensor,
-    total: torch.Tensor,
     out: torch.Tensor,
-    kind: int,
     eps: float,
     valid: torch.Tensor | None,
 ) -> torch.Tensor:
-    dims = 3 if kind == 2 else 2
-    for name, tensor in (("x", x), ("second input", y), ("total", total), ("out", out)):
+    dims, beside = (2, x) if gate is None else (3, gate)
+    for name, tensor in (("x", x), ("gate", beside), ("out", out)):
         if tensor.dim() != dims or tensor.shape != x.shape or tensor.stride(-1) != 1:
             raise ValueError(f"{name} is {tuple(tensor.shape)}; expected {tuple(x.shape)} with contiguous last axis")
     if tuple(factor.shape) != (x.shape[-1],):
@@ -65,19 +49,18 @@ def _launch(
     if x.shape[0] == 0:
         return out
     heads = x.shape[1] if dims == 3 else 1
-    strides = [stride for t in (x, y, total, out) for stride in (t.stride(0), t.stride(1) if dims == 3 else 0)]
+    strides = [stride for t in (x, beside, out) for stride in (t.stride(0), t.stride(1) if dims == 3 else 0)]
     block = triton.next_power_of_2(x.shape[-1])
     _norm[(x.shape[0], heads)](
         x,
-        y,
+        beside,
         factor,
-        total,
         out,
         valid if valid is not None else x,
         *strides,
         x.shape[-1],
         eps,
-        KIND=kind,
+        GATED=gate is not None,
         VALID=valid is not None,
         BLOCK=block,
         num_warps=max(1, min(8, block // 256)),
@@ -90,22 +73,19 @@ def _launch(
 @triton.jit
 def _norm(
     p_x,
-    p_y,
+    p_gate,
     p_factor,
-    p_total,
     p_out,
     p_valid,
     x_row,
     x_head,
-    y_row,
-    y_head,
-    total_row,
-    total_head,
+    gate_row,
+    gate_head,
     out_row,
     out_head,
     D,
     eps,
-    KIND: tl.constexpr,  # 0 norm, 1 after a sum, 2 gated
+    GATED: tl.constexpr,
     VALID: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -115,13 +95,8 @@ def _norm(
     o_d = tl.arange(0, BLOCK)
     is_d = o_d < D
     b_x = tl.load(p_x + i_row * x_row + i_head * x_head + o_d, mask=is_d, other=0.0).to(tl.float32)
-    if KIND > 0:
-        b_y = tl.load(p_y + i_row * y_row + i_head * y_head + o_d, mask=is_d, other=0.0).to(tl.float32)
-    if KIND == 1:
-        b_total = (b_x + b_y).to(p_total.dtype.element_ty)
-        tl.store(p_total + i_row * total_row + i_head * total_head + o_d, b_total, mask=is_d)
-        b_x = b_total.to(tl.float32)
     b_out = b_x * tl.rsqrt(tl.sum(b_x * b_x, 0) / D + eps) * tl.load(p_factor + o_d, mask=is_d, other=0.0)
-    if KIND == 2:
-        b_out = b_out * (b_y / (1.0 + tl.exp(-b_y)))
+    if GATED:
+        b_gate = tl.load(p_gate + i_row * gate_row + i_head * gate_head + o_d, mask=is_d, other=0.0).to(tl.float32)
+        b_out = b_out * (b_gate / (1.0 + tl.exp(-b_gate)))
     tl.store(p_out + i_row * out_row + i_head * out_head + o_d, b_out.to(p_out.dtype.element_ty), mask=is_d)

@@ -11,7 +11,7 @@ from inference_node.kernels.triton.gated_delta_step import step as delta_step
 from inference_node.kernels.triton.head import head
 from inference_node.kernels.triton.kv_write import write as kv_write
 from inference_node.kernels.triton.linear import linear
-from inference_node.kernels.triton.norm import add_norm, gated_norm, norm
+from inference_node.kernels.triton.norm import gated_norm, norm
 from inference_node.kernels.triton.paged_attention import attend as paged_attention
 from inference_node.kernels.triton.pick import pick
 from inference_node.kernels.triton.prefill_attention import attend as prefill_attention
@@ -21,7 +21,6 @@ from inference_node.kernels.triton.route import route
 
 __all__ = [
     "accept",
-    "add_norm",
     "block_conv",
     "candidate_walk",
     "delta_prefill",

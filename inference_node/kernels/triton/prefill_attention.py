@@ -48,7 +48,6 @@ def attend(
     out: torch.Tensor,
     *,
     scale: float,
-    window: int | None = None,
     gate: torch.Tensor | None = None,
     cut: Tiles | None = None,
 ) -> None:
@@ -83,7 +82,6 @@ def attend(
         k_pages.stride(0),
         gate.stride(0) if gate is not None else 0,
         gate.stride(1) if gate is not None else 0,
-        window or 0,
         HEADS=heads,
         SHARE=share,
         TOGETHER=together,
@@ -91,7 +89,6 @@ def attend(
         TILE=cut.rows,
         STEP=cut.keys,
         PAGE=PAGE,
-        WINDOWED=window is not None,
         GATED=gate is not None,
         num_warps=cut.warps,
         num_stages=cut.stages,
@@ -99,7 +96,7 @@ def attend(
     )
 
 
-@triton.jit(do_not_specialize=["start", "valid", "scale", "window"])
+@triton.jit(do_not_specialize=["start", "valid", "scale"])
 def _attend(
     p_q,
     p_k_pages,
@@ -113,7 +110,6 @@ def _attend(
     page_stride,
     gate_row,
     gate_head,
-    window,
     HEADS: tl.constexpr,
     SHARE: tl.constexpr,
     TOGETHER: tl.constexpr,
@@ -121,7 +117,6 @@ def _attend(
     TILE: tl.constexpr,
     STEP: tl.constexpr,
     PAGE: tl.constexpr,
-    WINDOWED: tl.constexpr,
     GATED: tl.constexpr,
 ):
     i_tile = tl.num_programs(0) - 1 - tl.program_id(0)  # tiles that see most keys begin first
@@ -139,14 +134,11 @@ def _attend(
         b_q = tl.load(p_q + p_place, mask=is_row[:, None], other=0.0)
         b_position = start + i_tile * TILE + o_query % TILE
         end = start + tl.minimum(valid, (i_tile + 1) * TILE)
-        low = 0
-        if WINDOWED:
-            low = (tl.maximum(start + i_tile * TILE - window + 1, 0) // STEP) * STEP
         b_top = tl.full([TILE * TOGETHER], float("-inf"), tl.float32)
         b_mass = tl.zeros([TILE * TOGETHER], tl.float32)
         b_total = tl.zeros([TILE * TOGETHER, DIM], tl.float32)
         o_step = tl.arange(0, STEP)
-        for first in range(low, end, STEP):
+        for first in range(0, end, STEP):
             page = tl.load(p_table + first // PAGE).to(tl.int64)
             o_cached = page * page_stride + (i_kv * PAGE + first % PAGE) * DIM
             o_keys = o_step[:, None] * DIM + o_dim[None, :]
@@ -154,10 +146,7 @@ def _attend(
             b_k = tl.load(p_k_pages + o_cached + o_keys)
             b_v = tl.load(p_v_pages + o_cached + o_keys, mask=(o_key < end)[:, None], other=0.0)
             b_score = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
-            b_distance = b_position[:, None] - o_key[None, :]
-            is_seen = (b_distance >= 0) & (o_key < end)[None, :]
-            if WINDOWED:
-                is_seen = is_seen & (b_distance < window)
+            is_seen = (b_position[:, None] >= o_key[None, :]) & (o_key < end)[None, :]
             b_score = tl.where(is_seen, b_score, float("-inf"))
             b_new_top = tl.maximum(b_top, tl.max(b_score, 1))
             b_base = tl.where(b_new_top == float("-inf"), 0.0, b_new_top)

@@ -29,11 +29,10 @@ def run(module, start, n, valid, heads=2, kv_heads=1, dtype=torch.float32, **how
 
 
 @pytest.mark.parametrize(("start", "n", "valid"), [(0, 64, 1), (192, 128, 70)])
-@pytest.mark.parametrize("window", [None, 100])
-def test_the_kernel_is_its_twin(start, n, valid, window):
+def test_the_kernel_is_its_twin(start, n, valid):
     assert is_a_kernel(fast._attend)
-    found = run(fast, start, n, valid, window=window)
-    assert close(found, run(plain, start, n, valid, window=window), 1e-5)  # fp32 sums in another order
+    found = run(fast, start, n, valid)
+    assert close(found, run(plain, start, n, valid), 1e-5)  # fp32 sums in another order
     assert not found[valid:].any()
 
 
