@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from orchestrator.sandbox.package_index import certificate_file, pip_configuration
@@ -37,6 +38,20 @@ def test_a_declared_dependency_is_pinned_within_its_range(wanted: Requirement) -
     version = pins()[canonicalize_name(wanted.name)]
     assert wanted.specifier.contains(version, prereleases=True), f"{wanted} does not allow the pinned {version}"
     assert wanted.url is None, "from the index only"
+
+
+def test_the_torch_in_amds_image_is_new_enough_for_the_node() -> None:
+    """Nothing else would tell: the image's torch stays, so pip is not asked about it."""
+    files = ("inference_node/services.yaml", ".env.example")
+    tags = [
+        re.findall(r"rocm/pytorch:(\S+release_[0-9.]+)", (ROOT / name).read_text(encoding="utf-8")) for name in files
+    ]
+    assert tags[0] == tags[1] and len(tags[0]) == 1, tags
+    (tag,) = tags[0]
+    python, torch = re.findall(r"_py([0-9.]+)_pytorch_release_([0-9.]+)$", tag)[0]
+    (wanted,) = {str(one.specifier) for one in declared() if one.name == "torch"}
+    assert SpecifierSet(wanted).contains(torch), f"torch{wanted} does not allow the {torch} of {tag}"
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python)
 
 
 def test_every_pin_is_exact() -> None:
