@@ -4,8 +4,9 @@
     python -m tests.bench faults --only redis
 
 After each case: the review ended as it should, nothing happened twice, no row of it or of an earlier review is lost,
-and nothing is left over. Writes docs/figures/faults.json, and with it the table in docs/benchmarks.md. A case that was
-not well is done again by the next run, and counted in `again` for ever; one of another commit is done anew.
+nothing is left over, and it took at most 40 seconds. Writes docs/figures/faults.json, and with it the table in
+docs/benchmarks.md. A case that was not well is done again by the next run, and counted in `again` for ever; one of
+another commit is done anew. The stage's lease is 4 s, not 60: being away for 15 s is there what minutes are elsewhere.
 """
 
 import json
@@ -44,8 +45,8 @@ from tests.support.stage_process import TOLD
 from tests.support.tiny_agents import finding
 from tests.support.waiting import wait_for
 
-MOST_S = 40.0  # that a case should take, from its submission to its end, on a machine that does nothing else
-PATIENCE_S = 100.0  # on one that does
+MOST_S = 40.0  # that a case of the matrix may take, from its submission to its end
+PATIENCE_S = 100.0  # until nothing more is expected; the tests of a busy machine may take so long
 KEPT = Path(tempfile.gettempdir()) / "lamplighter-faults.json"
 TITLES = {"greet does not say hello", str(finding()["title"])}
 COMPARED = ("walk: walk", "walk: peak memory", "import tortoise: import", "import tortoise: peak memory")  # base, head
@@ -63,17 +64,22 @@ class Result:
     twice: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
+    too_long: list[str] = field(default_factory=list)
 
     @property
     def well(self) -> bool:
-        return not (self.wrong_end or self.twice or self.lost or self.leaked)
+        return not self.complaints
+
+    def judge_time(self) -> None:
+        if self.seconds > MOST_S:
+            self.too_long.append(f"{self.seconds:.0f} s, at most {MOST_S:.0f}")
 
     @property
     def complaints(self) -> str:
         return "; ".join(f"{kind}: {text}" for kind in COUNTED for text in getattr(self, kind))
 
 
-COUNTED = ("wrong_end", "twice", "lost", "leaked")
+COUNTED = ("wrong_end", "twice", "lost", "leaked", "too_long")
 
 
 def run(
@@ -90,6 +96,7 @@ def run(
             with prepared(sandbox) as one:
                 for case in waiting:
                     result = outcome_of(one, case)
+                    result.judge_time()
                     print(f"{result.seconds:5.1f} s  {case.name}  {result.complaints or 'well'}", flush=True)
                     tries = done.get(case.name, {}).get("tries", 0) + 1
                     done[case.name] = {**vars(result), "well": result.well, "commit": commit(), "tries": tries}
@@ -102,7 +109,6 @@ def run(
         "longest_s": max((round(one["seconds"], 1) for one in results), default=0),
     }
     figures |= {kind: sum(bool(one[kind]) for one in results) for kind in COUNTED}
-    figures[f"over_{MOST_S:.0f}_s"] = sum(one["seconds"] > MOST_S for one in results)
     figures["again"] = sum(one["tries"] > 1 for one in results)
     missing = len(ALL) - len(results)
     if keep_figures and missing:

@@ -30,6 +30,14 @@ def test_what_differs_from_a_review_that_nobody_disturbed_is_told() -> None:
     assert not result.well
 
 
+def test_a_case_that_takes_too_long_is_not_well_however_it_ended() -> None:
+    quick, slow = faults.Result("x", seconds=39.9), faults.Result("x", seconds=40.4)
+    for one in (quick, slow):
+        one.judge_time()
+    assert quick.well
+    assert not slow.well and slow.complaints == "too_long: 40 s, at most 40"
+
+
 @pytest.mark.parametrize(
     ("case", "may"),
     [
