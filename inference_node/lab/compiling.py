@@ -1,4 +1,3 @@
-# mypy: disable-error-code="method-assign, assignment"
 """Compile what the engine launches before it is launched, by as many processes as there are cores.
 
 Triton compiles a kernel when it is first called, one after another; on a lent accelerator that is minutes of its time.
@@ -10,7 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -34,6 +34,18 @@ def _calls() -> list[Call]:
 
 
 def _compile(job: tuple[bool, int]) -> str:
+    expert_mlp.HALVES, index = job
+    try:
+        with compiled_only():
+            _calls()[index]()
+        return ""
+    except Exception as error:
+        return f"{_calls()[index]}: {type(error).__name__}: {error}"[:300]
+
+
+@contextmanager
+def compiled_only() -> Iterator[None]:
+    """Within this a launch compiles its kernel into Triton's cache and starts nothing."""
     from triton.runtime.jit import JITFunction
 
     run = JITFunction.run
@@ -41,12 +53,8 @@ def _compile(job: tuple[bool, int]) -> str:
     def only_compile(kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> Any:
         return run(kernel, *args, grid=grid, warmup=True, **given)
 
-    expert_mlp.HALVES, index = job
-    JITFunction.run = only_compile
+    JITFunction.run = only_compile  # type: ignore[method-assign, assignment]
     try:
-        _calls()[index]()
-        return ""
-    except Exception as error:
-        return f"{_calls()[index]}: {type(error).__name__}: {error}"[:300]
+        yield
     finally:
-        JITFunction.run = run
+        JITFunction.run = run  # type: ignore[method-assign]

@@ -33,6 +33,7 @@ from inference_node.kernels.triton import gated_delta_step as fast_delta
 from inference_node.kernels.triton import tiles
 from inference_node.kernels.triton.linear import linear
 from inference_node.kernels.triton.tiles import Tile
+from inference_node.lab.compiling import compiled_only
 from inference_node.lab.replayed import DEVICE, apart, bf16, replayed_us, word
 
 BLOCK, KEY_HEADS, HEADS, DIM = 16, 16, 32, 128
@@ -156,23 +157,14 @@ def _meta_delta(v_tile: int, enter: int) -> None:
 
 def _compile(index: int) -> tuple[str, str]:
     """Worker: compile one candidate into Triton's cache, without running it."""
-    from triton.runtime.jit import JITFunction
-
-    run = JITFunction.run
-
-    def only_compile(kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> Any:
-        return run(kernel, *args, grid=grid, warmup=True, **given)
-
-    JITFunction.run = only_compile
     name = ""
     try:
         name, call = _jobs_once()[index]
-        call()
+        with compiled_only():
+            call()
         return name, ""
     except Exception as error:
         return name, f"{type(error).__name__}: {error}"[:300]
-    finally:
-        JITFunction.run = run
 
 
 # Checking and timing.
