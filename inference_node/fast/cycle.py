@@ -27,9 +27,9 @@ from inference_node.fast.drafter import DeviceDrafter
 from inference_node.fast.filters import Filters, everything, pack
 from inference_node.fast.forward import Model
 from inference_node.fast.graphs import Graphs
-from inference_node.fast.memory import Table
+from inference_node.fast.pages import Table
 from inference_node.fast.parts import Parts
-from inference_node.fast.state import Kept, Recurrent
+from inference_node.fast.recurrent import Kept, Recurrent
 from inference_node.fast.width import Width
 from inference_node.kernels.plain import accept
 from inference_node.kernels.plain.accept import FIELDS, RECORD, Field, Told

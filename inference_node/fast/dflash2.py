@@ -17,7 +17,7 @@ import torch
 
 from inference_node.fast.drafter import BlockDrafter, DrafterWeights
 from inference_node.fast.forward import SamplingNumbers
-from inference_node.fast.memory import Table
+from inference_node.fast.pages import Table
 from inference_node.fast.parts import Parts
 from inference_node.kernels.plain.packed import Weight
 from inference_node.models.draft_config import DraftConfig

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from inference_node.fast.forward import SamplingNumbers, cache
-from inference_node.fast.memory import CacheShape, Table
+from inference_node.fast.pages import CacheShape, Table
 from inference_node.fast.parts import Parts
 from inference_node.fast.sizes import NotForFast
 from inference_node.kernels.plain import paged_attention

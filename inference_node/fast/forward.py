@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from inference_node.fast.memory import Pages, Table
+from inference_node.fast.pages import Pages, Table
 from inference_node.fast.parts import Parts
+from inference_node.fast.recurrent import Recurrent
 from inference_node.fast.sizes import NotForFast, Sizes
-from inference_node.fast.state import Recurrent
 from inference_node.fast.weights import AttentionPart, DeltaPart, DensePart, Mlp, Weights
 from inference_node.kernels.plain import paged_attention
 from inference_node.kernels.plain.accept import Field
@@ -28,10 +28,9 @@ from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaMemory, Kee
 from inference_node.kernels.plain.head import chosen
 from inference_node.kernels.plain.linear import ROWS, Feed, feed
 from inference_node.kernels.plain.packed import Weight
+from inference_node.kernels.plain.philox import WORD
 from inference_node.kernels.plain.route import plan
 from inference_node.speculate.seam import Sampling
-
-WORD = 0xFFFFFFFF
 
 
 @dataclass

@@ -19,11 +19,11 @@ from inference_node.fast.dflash2 import SelectingDrafter
 from inference_node.fast.drafter import BlockDrafter, DeviceDrafter
 from inference_node.fast.forward import Model
 from inference_node.fast.measure import costs
-from inference_node.fast.memory import CacheShape, Pages, Table
 from inference_node.fast.mtp import MtpDrafter, MtpWeights
+from inference_node.fast.pages import CacheShape, Pages, Table
 from inference_node.fast.parts import Parts
+from inference_node.fast.recurrent import ROLLBACKS, Recurrent
 from inference_node.fast.sizes import NotForFast, Sizes, sizes
-from inference_node.fast.state import ROLLBACKS, Recurrent
 from inference_node.fast.target import FastTarget
 from inference_node.fast.weights import Weights
 from inference_node.kernels.plain.kv_write import PAGE, rope_table

@@ -21,7 +21,7 @@ import torch
 from inference_node.fast import weights as fast_weights
 from inference_node.fast.drafter import POOL, confidence
 from inference_node.fast.forward import Model, SamplingNumbers, cache
-from inference_node.fast.memory import CacheShape, Table
+from inference_node.fast.pages import CacheShape, Table
 from inference_node.fast.reading import Stored
 from inference_node.fast.sizes import Sizes
 from inference_node.fast.weights import AttentionPart, Filler, Mlp, Place

@@ -16,7 +16,7 @@ import torch
 
 from inference_node.fast.cycle import CYCLES, Launched, Runner
 from inference_node.fast.filters import Filters
-from inference_node.fast.state import Kept
+from inference_node.fast.recurrent import Kept
 from inference_node.models.errors import NodeError
 from inference_node.speculate import checks
 from inference_node.speculate.checks import guarded

@@ -197,9 +197,7 @@ def linear() -> Iterator[Call]:
     fed = feed(BLOCK, fp32(HIDDEN), torch.bfloat16)
     for weight in weights(HIDDEN, VALUES):
         x, gate, out = bf16(BLOCK, VALUES), bf16(BLOCK, VALUES), bf16(BLOCK, HIDDEN)
-        gated: dict[str, Any] = {"norm": fp32(DIM), "gate": gate, "residual": out}
-        yield partial(ops.linear, x, weight, valid, out, **gated, feed=fed)
-        yield partial(ops.linear, x, weight, valid, out, **gated)
+        yield partial(ops.linear, x, weight, valid, out, norm=fp32(DIM), gate=gate, residual=out)
         yield partial(ops.linear, x, weight, valid, out, residual=out, feed=fed)
         yield partial(ops.linear, x, weight, valid, out, residual=out)
     yield partial(ops.norm, bf16(BLOCK, HIDDEN), fp32(HIDDEN), bf16(BLOCK, HIDDEN), valid=valid)

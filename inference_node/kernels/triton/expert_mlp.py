@@ -36,8 +36,8 @@ from inference_node.kernels.triton.marks import finish
 from inference_node.kernels.triton.packed import fp4_values, operand
 
 HALVES = False
-"""Whether `expert_down` has two programs a tile. Another order of one sum, so to the bit another model. Off until a run
-on a card has shown a gain: `lab/fast_bench.py` measures it."""
+"""Whether `expert_down` has two programs a tile. Another order of one sum, so to the bit another model. Off: on an H200
+a cycle gains 1.5 % and a plain decode loses 2.6 % (NOTES.md, 2026-12-01); `lab/fast_bench.py` measures both."""
 
 
 def expert_up(

@@ -26,7 +26,7 @@ import triton.language as tl
 
 from inference_node.kernels.plain.gated_delta import CHUNK
 from inference_node.kernels.plain.gated_delta_step import TAPS, DeltaWeights
-from inference_node.kernels.triton.gated_delta_step import _convolve
+from inference_node.kernels.triton.gated_delta_step import convolve
 
 ENTER_ROWS = 16
 
@@ -133,8 +133,8 @@ def _enter(
     if i_part < KEY_HEADS:
         o_k = tl.arange(0, K)
         o_query = i_part * K + o_k
-        b_q, _ = _convolve(p_x, x_stride, p_tail, p_conv, o_query, o_row, is_row, CHANNELS)
-        b_k, _ = _convolve(p_x, x_stride, p_tail, p_conv, KEY_HEADS * K + o_query, o_row, is_row, CHANNELS)
+        b_q, _ = convolve(p_x, x_stride, p_tail, p_conv, o_query, o_row, is_row, CHANNELS)
+        b_k, _ = convolve(p_x, x_stride, p_tail, p_conv, KEY_HEADS * K + o_query, o_row, is_row, CHANNELS)
         b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 1) + 1e-6)[:, None] * (K**-0.5)
         b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 1) + 1e-6)[:, None]
         o_to = (o_row.to(tl.int64) * KEY_HEADS + i_part)[:, None] * K + o_k[None, :]
@@ -144,7 +144,7 @@ def _enter(
         i_head = i_part - KEY_HEADS
         o_v = tl.arange(0, V)
         o_value = 2 * KEY_HEADS * K + i_head * V + o_v
-        b_v, _ = _convolve(p_x, x_stride, p_tail, p_conv, o_value, o_row, is_row, CHANNELS)
+        b_v, _ = convolve(p_x, x_stride, p_tail, p_conv, o_value, o_row, is_row, CHANNELS)
         o_to = (o_row.to(tl.int64) * HEADS + i_head)[:, None] * V + o_v[None, :]
         tl.store(p_v + o_to, b_v.to(p_v.dtype.element_ty))
         b_b = tl.load(p_b + o_row * b_stride + i_head, mask=is_row, other=0.0).to(tl.float32)

@@ -182,8 +182,8 @@ def _enter(
         if i_rows == 0:
             _keep_before(p_x, x_stride, p_line_read, p_line_write, o_query, valid, CHANNELS, KEEP)
             _keep_before(p_x, x_stride, p_line_read, p_line_write, o_key, valid, CHANNELS, KEEP)
-        b_q, b_q_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_query, o_row, is_row, CHANNELS)
-        b_k, b_k_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_key, o_row, is_row, CHANNELS)
+        b_q, b_q_in = convolve(p_x, x_stride, p_line_read, p_conv, o_query, o_row, is_row, CHANNELS)
+        b_k, b_k_in = convolve(p_x, x_stride, p_line_read, p_conv, o_key, o_row, is_row, CHANNELS)
         b_q = b_q * tl.rsqrt(tl.sum(b_q * b_q, 1) + 1e-6)[:, None] * (K**-0.5)
         b_k = b_k * tl.rsqrt(tl.sum(b_k * b_k, 1) + 1e-6)[:, None]
         o_pair = o_row * KEY_HEADS + i_part
@@ -200,7 +200,7 @@ def _enter(
         o_value = 2 * KEY_HEADS * K + i_head * V + o_v
         if i_rows == 0:
             _keep_before(p_x, x_stride, p_line_read, p_line_write, o_value, valid, CHANNELS, KEEP)
-        b_v, b_v_in = _convolve(p_x, x_stride, p_line_read, p_conv, o_value, o_row, is_row, CHANNELS)
+        b_v, b_v_in = convolve(p_x, x_stride, p_line_read, p_conv, o_value, o_row, is_row, CHANNELS)
         o_ring = write * BLOCK + o_row
         p_value = p_v + (o_ring * HEADS + i_head)[:, None] * V + o_v[None, :]
         tl.store(p_value, b_v.to(p_v.dtype.element_ty), mask=is_row[:, None])
@@ -315,7 +315,7 @@ def _advance(b_low, b_high, b_k_low, b_k_high, b_v, beta):
 
 
 @triton.jit
-def _convolve(p_x, x_stride, p_before, p_conv, o_channel, o_row, is_row, CHANNELS: tl.constexpr):
+def convolve(p_x, x_stride, p_before, p_conv, o_channel, o_row, is_row, CHANNELS: tl.constexpr):
     """Rows of x through the 4 taps and SiLU, fp32 [rows, channels], and the rows' own inputs as they are.
 
     p_before points at the 3 inputs before row 0.

@@ -1,13 +1,9 @@
-"""Where the fast engine keeps a sequence: cache pages of one size, and recurrent states in two buffers.
+"""Where the fast engine keeps what grows with a sequence: cache pages of one size, and the table of those in use.
 
 A page is 256 positions of everything that grows with the sequence: keys and values of the target's attention layers
 and of the drafter's. Both lie under the same page number in two pools, so one table, one count of holders and one
 truncation serve both. Kernels read the table, so a sequence may lie anywhere. A page that a checkpoint holds too is
-copied before it is written.
-
-Recurrent states alternate between two buffers: a pass reads the state before the last block and the inputs which that
-block left, folds the rows that were kept, writes the state at its own start into the other buffer and leaves its own
-inputs beside it. So the host, one cycle late, still finds what it needs to go back to any row of the last two blocks.
+copied before it is written. What does not grow is in recurrent.py.
 """
 
 from __future__ import annotations

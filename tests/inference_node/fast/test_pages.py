@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from inference_node.fast.memory import CacheShape, Pages, Table
+from inference_node.fast.pages import CacheShape, Pages, Table
 from inference_node.speculate.seam import OutOfMemory
 
 CPU = torch.device("cpu")
