@@ -40,6 +40,7 @@ from inference_node.models.errors import NodeError
 
 TICK = os.sysconf("SC_CLK_TCK")
 PROBES = 4
+CLIENTS, REQUESTS = 4, 20  # of a storm; so many of each client
 EXPECTED = {200, 400, 404, 413, 429}
 MALFORMED: tuple[bytes, ...] = (
     b"",
@@ -123,17 +124,18 @@ def _gather(pipe: Iterable[str], said: list[str]) -> None:
         said.append(line)
 
 
-def soak(process: Process, seconds: float, seed: int = 0, told: Callable[[str], None] = print) -> dict[str, float]:
-    """Storms and probes until the time is over."""
+def soak(
+    process: Process, seconds: float, seed: int = 0, told: Callable[[str], None] = print, *, storms: int = 1
+) -> dict[str, float]:
+    """Storms and probes until the time is over, and so many storms at least."""
     rng = random.Random(seed)
     outcomes: Counter[str] = Counter()
     probes: list[Probe] = []
     began = time.monotonic()
-    storm_s = min(8.0, seconds / 12)
     with httpx.Client(base_url=process.url, timeout=120) as http:
         _probe(http, process, 0.0)  # the first one pays for what is made once
-        while (now := time.monotonic() - began) < seconds:
-            _storm(process, storm_s, rng.randrange(2**32), outcomes)
+        while (now := time.monotonic() - began) < seconds or len(probes) < storms:
+            _storm(process, rng.randrange(2**32), outcomes)
             _wait_until_idle(http)
             probes.append(_probe(http, process, now))
             if len(probes) % 10 == 1:
@@ -209,23 +211,22 @@ def _wait_until_idle(http: httpx.Client) -> None:
         time.sleep(0.02)
 
 
-def _storm(process: Process, seconds: float, seed: int, outcomes: Counter[str]) -> None:
+def _storm(process: Process, seed: int, outcomes: Counter[str]) -> None:
     """Several clients at once, each doing one bad or good thing after another."""
     lock = threading.Lock()
-    until = time.monotonic() + seconds
 
     def client(number: int) -> None:
         rng = random.Random(seed + number)
         with httpx.Client(base_url=process.url, timeout=60) as http:
-            while time.monotonic() < until:
+            for _ in range(REQUESTS):
                 try:
                     outcome = rng.choice(ACTIONS)(http, rng)
-                except httpx.HTTPError as error:
+                except (httpx.HTTPError, OSError) as error:
                     outcome = f"unexpected: {type(error).__name__}"
                 with lock:
                     outcomes[outcome] += 1
 
-    clients = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    clients = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
     for thread in clients:
         thread.start()
     for thread in clients:

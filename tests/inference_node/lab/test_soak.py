@@ -1,11 +1,11 @@
-"""Half a minute of the soak that docs/figures/soak.json records half an hour of."""
+"""Two storms of those that docs/figures/soak.json records half an hour of; there speed is judged, here it is not."""
 
 from collections.abc import Callable
 
 import pytest
 
 from inference_node.lab.fabricate import Fabricated
-from inference_node.lab.soak import Probe, _compared, node, soak
+from inference_node.lab.soak import CLIENTS, REQUESTS, Probe, _compared, node, soak
 
 Fabricate = Callable[..., Fabricated]
 
@@ -14,13 +14,14 @@ Fabricate = Callable[..., Fabricated]
 def test_bad_company_leaves_the_node_as_it_was(fabricated: Fabricate) -> None:
     pair = fabricated("qwen3_5_moe")
     with node(pair.target, pair.drafter) as process:
-        found = soak(process, 25.0)
+        found = soak(process, 0.0, storms=2)
     assert found["unexpected"] == 0
     assert found["failed_in_engine"] == 0
-    assert found["requests"] > 40
-    assert found["cancelled_by_engine"] > 5
+    assert found["requests"] == 2 * CLIENTS * REQUESTS
+    assert found["left_by_client"] > 0 and found["refused"] > 0
+    assert found["cancelled_by_engine"] > 0
     assert found["memory_growth_mib"] < 64
-    assert found["last_tenth_ratio"] > 0.6  # few short probes on a busy machine; half an hour is judged by 0.95
+    assert found["probes"] == 2
 
 
 def test_the_last_tenth_is_compared_by_medians_and_memory_from_the_second_on() -> None:
