@@ -9,9 +9,10 @@ message only says that there is one.
 import contextlib
 import fcntl
 import os
+import time
 import uuid
 from collections.abc import Iterator
-from time import monotonic
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -22,14 +23,22 @@ from kombu.utils.json import dumps
 log = structlog.get_logger(__name__)
 
 UNFINISHED = ".new"  # behind the name of a message that is being written; nobody looks for such names
+ABANDONED_S = 3600.0
 
 
 class Channel(filesystem.Channel):
     """One process's access to the queues, in any number of processes at a time."""
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        for path in Path(self.data_folder_out).glob(f"*{UNFINISHED}"):  # of a process that was killed while it wrote
+            with contextlib.suppress(FileNotFoundError):  # another process's, and whole by now
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink()
+
     def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:  # type: ignore[override]
         """Put a message there as a whole or not at all. Raises `ChannelError` when there is no room for it."""
-        name = f"{round(monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
+        name = f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg"
         path = os.path.join(self.data_folder_out, name)
         try:
             with open(path + UNFINISHED, "w", encoding="utf-8") as file:

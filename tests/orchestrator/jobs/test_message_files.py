@@ -2,7 +2,9 @@
 
 import json
 import multiprocessing
+import os
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty
@@ -101,6 +103,17 @@ def test_a_message_under_way_is_nobodys_yet(tmp_path: Path) -> None:
     with pytest.raises(Empty):
         mine._get("reviews")
     assert mine._size("reviews") == 0
+
+
+def test_what_a_killed_process_left_half_written_goes_after_an_hour(tmp_path: Path) -> None:
+    bound(tmp_path)
+    folder = tmp_path / "queue" / "messages"
+    for name, age_s in (("old", 3700), ("young", 3500)):
+        path = folder / f"0_{name}.reviews.msg{UNFINISHED}"
+        path.write_bytes(b"{")
+        os.utime(path, (time.time() - age_s,) * 2)
+    channel(tmp_path)
+    assert [path.name for path in folder.iterdir()] == [f"0_young.reviews.msg{UNFINISHED}"]
 
 
 def test_a_message_that_finds_no_room_says_so_and_leaves_nothing(tmp_path: Path) -> None:
