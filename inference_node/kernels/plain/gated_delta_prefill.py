@@ -14,7 +14,7 @@ of 64 has the bits of one prefilled at once.
 
 Convolution, gates and norms are those of `gated_delta_step`. The state must have nothing left to fold: a pass of `step`
 with no valid rows sees to that, and state[slot] and line[slot, :3] are then what goes in here.
-Exactness: rounds otherwise than stepping does (contracts-node.md: prefill is its own rule). The plain twin is fp32
+Exactness: rounds otherwise than stepping does (prefill is a rule of its own). The plain twin is fp32
 throughout; the kernel multiplies matrices in x's type with fp32 sums, like other engines: 2e-2 of the largest output.
 Checked by: tests/inference_node/kernels/triton/test_gated_delta_prefill.py
 """
