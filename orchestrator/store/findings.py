@@ -19,6 +19,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    union_all,
 )
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Mapped, Session, mapped_column
@@ -72,6 +73,19 @@ Index(
     postgresql_where=UNFIXED,
 )
 Index("ix_findings_ignored", FindingRow.repo_id, sqlite_where=SAID, postgresql_where=SAID)
+# Of those that nobody ever spoke against, an index alone tells how many there are: rows of findings lie all over the
+# table, and counting twenty thousand open ones in 200,000 read nearly each of its pages.
+UNSAID = and_(
+    UNFIXED, FindingRow.ignored_reason == literal_column("''"), FindingRow.repo_ignores == literal_column("''")
+)
+Index(
+    "ix_findings_counted",
+    FindingRow.repo_id,
+    FindingRow.state,
+    FindingRow.severity,
+    sqlite_where=UNSAID,
+    postgresql_where=UNSAID,
+)
 
 
 class Sighting(Base):
@@ -270,15 +284,14 @@ class OpenCount:
 
 def counts_of_repos(db: Session, now: datetime, repo_id: UUID | None = None) -> Sequence[OpenCount]:
     """What is open or claimed in that repo or each, without what the operator or the repo ignores."""
-    not_ignored = or_(FindingRow.ignored_reason == "", FindingRow.ignored_until <= now)
-    query = (
-        select(FindingRow.repo_id, FindingRow.state, FindingRow.severity, func.count())
-        .where(UNFIXED, FindingRow.repo_ignores == "", not_ignored)
-        .group_by(FindingRow.repo_id, FindingRow.state, FindingRow.severity)
-    )
+    alike = select(FindingRow.repo_id, FindingRow.state, FindingRow.severity)
     if repo_id is not None:
-        query = query.where(FindingRow.repo_id == repo_id)
-    return [OpenCount(*row) for row in db.execute(query)]
+        alike = alike.where(FindingRow.repo_id == repo_id)
+    ignored_once = (SAID, UNFIXED, FindingRow.repo_ignores == "", FindingRow.ignored_until <= now)
+    each = union_all(alike.where(UNSAID), alike.where(*ignored_once)).subquery()
+    query = select(each.c.repo_id, each.c.state, each.c.severity, func.count())
+    found = db.execute(query.group_by(each.c.repo_id, each.c.state, each.c.severity))
+    return [OpenCount(*row) for row in found]
 
 
 def last_words(
