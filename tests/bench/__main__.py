@@ -189,9 +189,16 @@ def many_reviews(
 @app.command("scale")
 def measure_scale(
     part: Annotated[float, typer.Option(help="Of the full size; below 1 nothing is recorded.")] = 1.0,
+    keep: Annotated[Path, typer.Option(help="Keep the database here, and go on filling it.")] = scale.KEPT,
 ) -> None:
-    """Pages and searches over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL."""
-    show("scale", scale.run(part))
+    """Every page and search over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL.
+
+    Ends with 1 when any is over its limit.
+    """
+    figures = scale.run(part, keep=keep)
+    show("scale", figures)
+    if figures["over_limit"]:
+        raise typer.Exit(1)
 
 
 @app.command("power")

@@ -1,282 +1,385 @@
-# ruff: noqa: E501  (rows read better in one line)
-"""How quick the pages are over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL.
+"""How quick every page is over 10,000 reviews, 200,000 findings and 1,000,000 lines of logs in PostgreSQL.
 
-Everything is filled in with COPY, then each page is asked for several times on the server. What is slow shows the plan of
-its slowest statement.
+    python -m tests.bench scale                    at full size; writes docs/figures/scale.json
+    python -m tests.bench scale --keep FOLDER      the database in there, filled in as far as an earlier run came
+
+The list of pages is the app's own list of routes, each asked for with what stands in `values`: a new page is measured
+without a word here, and one that asks for something unknown ends the bench. Filters are added by hand: the service
+has no other search. A page is over its limit when its median is; whose worst request was over is told beside that,
+because other programs on the machine can make a single request late. What is over shows the plan of its slowest
+statement, and the command then ends with 1. The figures are kept also then, for they say which pages those are.
 """
 
-import json
+import os
+import re
 import shutil
+import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from urllib.parse import urlencode
 
 import psycopg
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import event, text
+from starlette.routing import Route
 
+from orchestrator.services import accounts
 from orchestrator.store.migrate import upgrade
 from orchestrator.store.session import Sessions, open_sessions
 from orchestrator.web.app import make_app
-from review_agents.records import Kind, Lifecycle, Severity, VerificationState
-from tests.bench.figures import record
-from tests.bench.pages import timed
-from tests.factories import make_candidate, make_probe_result, make_reproduction, make_shop, make_verification
-from tests.support.postgres import PostgresServer, binaries, free_port
+from orchestrator.web.doorman import LOGIN_COOKIE
+from orchestrator.web.serving import spare_what_is_loaded
+from tests.bench.figures import commit, record
+from tests.bench.scale_rows import FOCUS_STEP, LONG_STEP, NOON, STAMP, Size, counts, fill, id_of
+from tests.factories import Clock, make_shop
+from tests.support.postgres import SUPERUSER, PostgresServer, binaries, free_port
 
-REPOS, REVIEWS, FINDINGS, LINES = 100, 10_000, 200_000, 1_000_000
-STEPS = 12  # of a review
-CHUNKS = 2  # of a step that spoke
-SIGHTINGS_EACH = 20  # of a review, so each finding is seen once
 PAGE_MS, SEARCH_MS = 150.0, 300.0
-NOW = datetime.now(UTC).replace(microsecond=0)
+REQUESTS = 15  # that count, after WARM that do not
+WARM = 2
+SCHEMA = "scale"
+KEPT = Path(tempfile.gettempdir()) / "lamplighter-scale"
+ACCOUNT, PASSWORD = "reader", "a long night with a lamp"
 
 
-def run(part: float = 1.0) -> dict[str, float]:
-    """Milliseconds by page; writes docs/figures/scale.json at full size."""
-    where = binaries()
-    if where is None:
-        raise SystemExit("PostgreSQL is not installed (Debian: apt-get install postgresql).")
-    folder = Path(tempfile.mkdtemp(prefix="lamplighter-scale-"))
-    try:
-        server = PostgresServer(where, folder, free_port())
-        server.start()
-        try:
-            return measured(server, part, folder)
-        finally:
-            server.stop("immediate")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+@dataclass
+class Page:
+    """One address and what its requests took, in milliseconds."""
+
+    name: str
+    address: str
+    search: bool
+    took: list[float] = field(default_factory=list)
+    web: float = 0.0  # processor time of this process, for each of them
+    database: float = 0.0  # and of PostgreSQL's processes
+    bytes: int = 0
+    statements: int = 0
+    slowest: str = ""  # statement with its plan, of a page over its limit
+
+    @property
+    def limit(self) -> float:
+        return SEARCH_MS if self.search else PAGE_MS
+
+    @property
+    def median(self) -> float:
+        return round(statistics.median(self.took), 1)
+
+    @property
+    def worst(self) -> float:
+        return round(max(self.took), 1)
+
+    @property
+    def over(self) -> bool:
+        return self.median > self.limit
 
 
-def measured(server: PostgresServer, part: float, folder: Path) -> dict[str, float]:
-    url = server.make_schema()
-    upgrade(url)
-    began = time.monotonic()
-    known = fill(url, part)
-    print(f"filled in {time.monotonic() - began:.0f} s: {known['counts']}", flush=True)
-    sessions = open_sessions(url)
-    slow = Slow(sessions)
-    shop = make_shop(sessions, folder / "data", clock=lambda: datetime.now(UTC))
-    client = TestClient(make_app(shop, shop.settings), base_url="http://127.0.0.1:8750")
-    figures: dict[str, float] = {}
-    for name, address in addresses(known, client).items():
-        slow.begin()
-        figures[f"{name}_ms"] = timed(client, address)
-        limit = SEARCH_MS if name.startswith("search") else PAGE_MS
-        if figures[f"{name}_ms"] > limit:
-            print(f"{name}: {figures[f'{name}_ms']} ms; its slowest statement:\n{slow.plan()}", flush=True)
-    client.close()
-    sessions.close()
-    figures["slowest_page_ms"] = max(value for name, value in figures.items() if not name.startswith("search"))
-    figures["slowest_search_ms"] = max(value for name, value in figures.items() if name.startswith("search"))
-    if part >= 1:
-        record("scale", {**known["counts"], **figures}, libraries=("sqlalchemy", "psycopg", "fastapi"))
+def run(part: float = 1.0, *, keep: Path = KEPT, change: Callable[[FastAPI], None] | None = None) -> dict[str, float]:
+    """Figures of all pages; `over_limit` counts those whose median is over. `change`: done to the app before."""
+    began, load = commit(), os.getloadavg()[0]
+    with database(keep, part) as (url, sessions):
+        size = fill(url, sessions, part)
+        with sessions.reading() as db:
+            found = counts(db)
+            largest = db.scalar(text("SELECT pg_database_size(current_database())")) or 0
+        pages = list(measured(sessions, size, keep, change))
+    figures = {**found, "database_mb": round(largest / 1e6), **figures_of(pages)}
+    for page in pages:
+        if page.over:
+            print(f"OVER ITS LIMIT: {told(page)}\n{page.slowest}", flush=True)
+    for page in pages:
+        if page.worst > page.limit and not page.over:
+            print(f"late once or more: {told(page)}", flush=True)
+    loads = f"{load:.1f} at the beginning and {os.getloadavg()[0]:.1f} at the end, on {os.cpu_count()} CPUs"
+    if part < 1:
+        print("Nothing is recorded: only the full size counts.", flush=True)
+    elif commit() != began:
+        print("Nothing is recorded: the commit changed on the way. Run it again.", flush=True)
+    else:
+        record("scale", figures, libraries=("sqlalchemy", "psycopg", "fastapi"), note=note_of(pages, loads),
+               table=table_of(pages))  # fmt: skip
     return figures
 
 
-def addresses(known: dict[str, Any], client: TestClient) -> dict[str, str]:
-    """Every kind of page, at the place that has most."""
-    review, older, repo, finding = known["review"], known["older"], known["repo"], known["finding"]
-    last = max(1, known["counts"]["reviews"] // 50)
+@contextmanager
+def database(keep: Path, part: float) -> Iterator[tuple[str, Sessions]]:
+    """Filled in as far as it is; what other rows or another size left there is thrown away."""
+    where = binaries()
+    if where is None:
+        raise SystemExit("PostgreSQL is not installed (Debian: apt-get install postgresql).")
+    stamp, wanted = keep / "rows", f"{STAMP} {part}"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        if keep.exists() and any(keep.iterdir()) and not stamp.exists():
+            raise SystemExit(f"{keep} is no folder of this bench. Name another with --keep.")
+        stop_leftover(where, keep)
+        shutil.rmtree(keep, ignore_errors=True)
+        keep.mkdir(parents=True)
+        stamp.write_text("half made", encoding="utf-8")
+        server = PostgresServer(where, keep, free_port())
+        stamp.write_text(wanted, encoding="utf-8")
+    else:
+        stop_leftover(where, keep)
+        server = PostgresServer(where, keep, free_port())
+    server.start()
+    try:
+        with psycopg.connect(
+            host="127.0.0.1", port=server.port, user=SUPERUSER, dbname="postgres", autocommit=True
+        ) as connection:
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}".encode())
+        url = server.url_of(SCHEMA)
+        upgrade(url)
+        sessions = open_sessions(url)
+        yield url, sessions
+        sessions.close()
+    finally:
+        server.stop("fast")
+
+
+def stop_leftover(where: Path, keep: Path) -> None:
+    """The server of a run that was killed may run on, and would hold the data."""
+    if (keep / "data" / "postmaster.pid").exists():
+        with suppress(RuntimeError):
+            PostgresServer(where, keep, 0).stop("immediate")
+
+
+# Measuring ------------------------------------------------------------------------------------
+
+
+def measured(sessions: Sessions, size: Size, folder: Path, change: Callable[[FastAPI], None] | None) -> Iterator[Page]:
+    """Asked for by somebody who is logged in, as behind a proxy: that costs each page a look into the database."""
+    with tempfile.TemporaryDirectory() as data:
+        shop = make_shop(sessions, Path(data), clock=Clock(NOON))
+        with suppress(Exception):  # an earlier run made it
+            accounts.create(shop, ACCOUNT, PASSWORD, admin=True)
+        app = make_app(shop, shop.settings)
+        if change is not None:
+            change(app)
+        watched = Watched(sessions)
+        with TestClient(app, base_url="http://127.0.0.1:8750", follow_redirects=False) as client:
+            client.cookies.set(LOGIN_COOKIE, accounts.log_in(shop, ACCOUNT, PASSWORD, "127.0.0.1"))
+            for page in pages_of(app, size, sessions):
+                ask(client, page, watched)
+                yield page
+
+
+def ask(client: TestClient, page: Page, watched: "Watched") -> None:
+    def get() -> None:
+        answer = client.get(page.address)
+        if answer.status_code not in (200, 303) or answer.headers.get("location", "").startswith("/login?"):
+            raise SystemExit(f"{page.address} ({page.name}) answers {answer.status_code}: {answer.text[:300]}")
+        page.bytes = len(answer.content)
+
+    for _ in range(WARM):
+        watched.begin()
+        get()
+    page.statements = watched.number
+    spare_what_is_loaded()  # as serving does
+    web, database = time.process_time(), watched.database_s()
+    for _ in range(REQUESTS):
+        began = time.perf_counter()
+        get()
+        page.took.append((time.perf_counter() - began) * 1000)
+    page.web = (time.process_time() - web) * 1000 / REQUESTS
+    page.database = (watched.database_s() - database) * 1000 / REQUESTS
+    if page.over:
+        watched.begin()
+        get()
+        page.slowest = watched.plan()
+
+
+def pages_of(app: FastAPI, size: Size, sessions: Sessions) -> Iterator[Page]:
+    known = values(size)
+    for path, names in routes(app):
+        asked = {name: str(known[name]) for name in names if name in known}
+        if missing := [name for name in (*parameters(path), *names) if name not in known]:
+            raise SystemExit(
+                f"The page {path} asks for {', '.join(missing)}, and this bench has no such value. "
+                "Give it one in `values` of tests/bench/scale.py."
+            )
+        if path not in INSTEAD:
+            address = re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: str(known[found[1]]), path)
+            yield Page(path, address + (f"?{urlencode(asked)}" if asked else ""), search=False)
+    yield from (Page(name, address, search) for name, address, search in further(size, sessions))
+
+
+def routes(app: FastAPI) -> list[tuple[str, list[str]]]:
+    """Path, and the names that a query must have, of all that answers GET, however rooms are nested."""
+    found: dict[str, list[str]] = {}
+    waiting: list[Any] = list(app.routes)
+    while waiting:
+        route = waiting.pop()
+        waiting += list(getattr(getattr(route, "original_router", None), "routes", ()) or ())
+        if isinstance(route, Route | APIRoute) and "GET" in (route.methods or ()):
+            asked = route.dependant.query_params if isinstance(route, APIRoute) else []
+            found[route.path] = [one.alias for one in asked if one.field_info.is_required()]
+    assert len(found) > 40, f"only {len(found)} routes were found"
+    return sorted(found.items())
+
+
+def parameters(path: str) -> list[str]:
+    return re.findall(r"\{(\w+)", path)
+
+
+def values(size: Size) -> dict[str, Any]:
+    """For each parameter that a path or a query must have: of the newest review that ended, what has most."""
+    first = size.newest % size.repos  # of its repo: its findings were seen in every review since
     return {
-        "home": "/",
-        "now": "/now",
-        "reviews": "/reviews",
-        "reviews_last": f"/reviews?page={last}",
-        "search_by_repo": f"/reviews?repo={repo}",
-        "search_by_state": "/reviews?state=failed",
-        "search_by_both": f"/reviews?repo={repo}&state=failed",
-        "search_api": f"/api/reviews?repo={repo}&state=done&per_page=200",
-        "review": f"/reviews/{review}",
-        "review_api": f"/api/reviews/{review}",
-        "progress": f"/api/reviews/{review}/progress",
-        "step": f"/steps/{known['step']}",
-        "finding": f"/findings/{finding}",
-        "runs": f"/reviews/{review}/findings/{finding}/runs",
-        "repos": "/repos",
-        "repo": f"/repos/{repo}",
-        "ignored": "/ignored",
-        "schedules": "/schedules",
-        "compare": f"/compare?one={older}&other={review}",
-        "compare_choice": f"/compare?repo={repo}",
-        "export": f"/api/reviews/{review}/export",
-        "ready": "/health/ready",
+        "review_id": id_of("review", size.newest),
+        "repo_id": id_of("repo", first),
+        "step_id": id_of("step", size.newest, FOCUS_STEP),
+        "finding_id": id_of("finding", first * (size.findings // size.reviews)),
+        "schedule_id": id_of("schedule", first),
+        "one": id_of("review", size.newest - size.repos),
+        "other": id_of("review", size.newest),
+        "name": "series 0",
+        "side": "head",
     }
 
 
-# Filling -----------------------------------------------------------------------------------
+# A stream of a review that ended tells its whole log before it says so; what counts is one portion of it.
+INSTEAD = {"/reviews/{review_id}/events"}
 
 
-def fill(url: str, part: float) -> dict[str, Any]:
-    """Rows as years of nights leave them; returns what is worth looking at."""
-    number = max(20, int(REVIEWS * part))
-    repos = [uuid4() for _ in range(max(4, int(REPOS * part)))]
-    reviews = [uuid4() for _ in range(number)]
-    findings = [uuid4() for _ in range(int(FINDINGS * part))]
-    steps = [[uuid4() for _ in range(STEPS)] for _ in reviews]
-    with copying(url) as connection:
-        copy(connection, "repos", ((id, f"repo{at}", f"https://git.example/team/repo{at}", "git", "main", "", "", NOW)
-             for at, id in enumerate(repos)), "id name url kind default_ref profile flavour created_at")  # fmt: skip
-        copy(connection, "reviews", review_rows(repos, reviews), REVIEW_COLUMNS)
-        copy(connection, "findings", finding_rows(repos, reviews, findings), FINDING_COLUMNS)
-        copy(connection, "sightings", sighting_rows(reviews, findings), SIGHTING_COLUMNS)
-        copy(connection, "steps", step_rows(reviews, steps), STEP_COLUMNS)
-        lines = copy(connection, "log_chunks", chunk_rows(reviews, steps, int(LINES * part)), CHUNK_COLUMNS)
-        connection.execute("ANALYZE")
-    counts = {"reviews": number, "findings": len(findings), "log_lines": lines, "repos": len(repos)}
-    last = len(reviews) - 1
+def further(size: Size, sessions: Sessions) -> Iterator[tuple[str, str, bool]]:
+    """Name, address, whether it is a search: the same pages with what can be chosen in them."""
+    known = values(size)
+    review, repo = known["review_id"], known["repo_id"]
+    running, long = id_of("review", size.running), id_of("step", size.newest, LONG_STEP)
+    with sessions.reading() as db:
+        ends = "SELECT max(id) FROM log_chunks WHERE review_id = :id"
+        last, live = (db.scalar(text(ends), {"id": one}) or 0 for one in (review, running))
+    pages = max(1, size.reviews // 50)
+    for name, address in {
+        "the last page of all reviews": f"/reviews?page={pages}",
+        "the last page of all reviews (JSON)": f"/api/reviews?page={pages}",
+        "a running review": f"/reviews/{running}",
+        "a running review (JSON)": f"/api/reviews/{running}",
+        "a running review's progress (JSON)": f"/api/reviews/{running}/progress",
+        "its newest 500 lines (JSON)": f"/api/reviews/{running}/progress?after={live - 500}",
+        "an ended review's newest 500 lines, as events": f"/reviews/{review}/events?after={last - 500}",
+        "a step with a long log": f"/steps/{long}",
+        "that log as text": f"/steps/{long}/log.txt",
+        "that log (API)": f"/api/steps/{long}/log",
+        "two reviews compared": f"/compare?one={known['one']}&other={review}",
+        "what to compare, of a repo": f"/compare?repo={repo}",
+        "an export as Markdown (API)": f"/api/reviews/{review}/export?format=markdown",
+        "an export as SARIF (API)": f"/api/reviews/{review}/export?format=sarif",
+        "all measurements, whole": f"/repos/{repo}/measurements?whole=true",
+    }.items():
+        yield name, address, False
+    for words, query in (
+        ("of a repo", {"repo": repo}),
+        ("in a state", {"state": "failed"}),
+        ("of a repo in a state", {"repo": repo, "state": "done"}),
+        ("of a repo in a state that none has", {"repo": repo, "state": "cancelling"}),
+        ("in a state, last page", {"state": "done", "page": max(1, size.reviews * 9 // 10 // 50)}),
+    ):
+        yield f"search: reviews {words}", f"/reviews?{urlencode(query)}", True
+        yield f"search: reviews {words} (JSON)", f"/api/reviews?{urlencode(query)}", True
+    yield "search: 200 reviews of a state (JSON)", "/api/reviews?state=done&per_page=200", True
+    yield "search: benchmarks by words", f"/repos/{repo}/measurements?q=series+1", True
+    yield "search: benchmarks that moved", f"/repos/{repo}/measurements?moved=true", True
+
+
+# Telling --------------------------------------------------------------------------------------
+
+
+def figures_of(pages: list[Page]) -> dict[str, float]:
+    plain, searches = [one for one in pages if not one.search], [one for one in pages if one.search]
     return {
-        "counts": counts, "repo": repos[last % len(repos)], "review": reviews[last], "older": reviews[last - len(repos)],
-        "step": steps[last][3], "finding": findings[sightings_of(last, len(findings), len(reviews))[0]],
-    }  # fmt: skip
+        "requests_each": REQUESTS,
+        "page_limit_ms": PAGE_MS,
+        "search_limit_ms": SEARCH_MS,
+        "pages": len(plain),
+        "searches": len(searches),
+        "slowest_page_ms": max(one.median for one in plain),
+        "slowest_page_worst_ms": max(one.worst for one in plain),
+        "slowest_search_ms": max(one.median for one in searches),
+        "slowest_search_worst_ms": max(one.worst for one in searches),
+        "over_limit": sum(one.over for one in pages),
+        "late_once_or_more": sum(one.worst > one.limit and not one.over for one in pages),
+    }
 
 
-def copying(url: str) -> psycopg.Connection[Any]:
-    """A connection of the driver's own to the schema of that URL."""
-    from sqlalchemy import make_url
-
-    parsed = make_url(url)
-    return psycopg.connect(
-        host=parsed.host, port=parsed.port, user=parsed.username, dbname=parsed.database,
-        options=str(parsed.query["options"]),
-    )  # fmt: skip
-
-
-def copy(connection: psycopg.Connection[Any], table: str, rows: Iterable[Sequence[Any]], columns: str) -> int:
-    names = ", ".join(f'"{name}"' for name in columns.split())
-    number = 0
-    with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({names}) FROM STDIN".encode()) as out:
-        for row in rows:
-            out.write_row(row)
-            number += 1
-    connection.commit()
-    return number
-
-
-REVIEW_COLUMNS = (
-    "id repo_id ref commit commit_date state focuses profile flavour budget_minutes agents force requested_by priority "
-    "created_at started_at finished_at attempt max_attempts fence cancel_requested machine model node error outcome_note"
-)
-FINDING_COLUMNS = (
-    "id repo_id fingerprint kind rule path symbol shape first_review_id last_review_id state title severity step "
-    "repo_ignores ignored_reason"
-)
-SIGHTING_COLUMNS = (
-    "id review_id finding_id lifecycle seen_late severity source focus ignored_by verification_state verification_reason "
-    "body verification"
-)
-STEP_COLUMNS = "id review_id name position state attempt box started_at ended_at summary reason result"
-CHUNK_COLUMNS = "review_id step_id attempt seq at text"
+def table_of(pages: list[Page]) -> dict[str, Any]:
+    head = [
+        "page or search",
+        "limit ms",
+        "median ms",
+        "worst ms",
+        "processor ms",
+        "of it PostgreSQL",
+        "statements",
+        "kB",
+        "verdict",
+    ]
+    rows = [
+        [
+            one.name, f"{one.limit:g}", one.median, one.worst, round(one.web + one.database, 1),
+            round(one.database, 1), one.statements,
+            round(one.bytes / 1000), "OVER" if one.over else "late once or more" if one.worst > one.limit else "within",
+        ]
+        for one in sorted(pages, key=lambda one: -one.median / one.limit)
+    ]  # fmt: skip
+    return {"head": head, "rows": rows}
 
 
-def at_of(number: int, of: int) -> datetime:
-    return NOW - timedelta(minutes=20 * (of - number))
-
-
-def review_rows(repos: list[UUID], reviews: list[UUID]) -> Iterator[Sequence[Any]]:
-    for at, id in enumerate(reviews):
-        begun = at_of(at, len(reviews))
-        state = "failed" if at % 20 == 7 else "cancelled" if at % 50 == 3 else "done"
-        yield (
-            id, repos[at % len(repos)], "main", f"{at:040x}", "2026-11-29T10:00:00+01:00", state, "[]", "", "", 60, True, False,
-            "schedule", 0, begun, begun, begun + timedelta(minutes=15), 1, 3, 1, False, "machine", "", "", "", "",
-        )  # fmt: skip
-
-
-def sightings_of(review: int, findings: int, reviews: int) -> range:
-    """Numbers of the findings that the review of that number saw."""
-    each = max(1, findings // reviews)
-    return range(review * each, min((review + 1) * each, findings))
-
-
-def finding_rows(repos: list[UUID], reviews: list[UUID], findings: list[UUID]) -> Iterator[Sequence[Any]]:
-    """Nine in ten are fixed by now: nobody has thousands open in each repo."""
-    severities, kinds = list(Severity), list(Kind)
-    for review in range(len(reviews)):
-        for at in sightings_of(review, len(findings), len(reviews)):
-            yield (
-                findings[at], repos[review % len(repos)], f"{at:016x}", str(kinds[at % len(kinds)]), "tests.fail",
-                f"src/module{at % 300}.py", f"function{at % 1000}", f"shape {at}", reviews[review], reviews[review],
-                "open" if at % 10 == 0 else "fixed", f"Example {at} prints something else", str(severities[at % len(severities)]),
-                "probe:readme", "", "known" if at % 1000 == 0 else "",
-            )  # fmt: skip
-
-
-def sighting_rows(reviews: list[UUID], findings: list[UUID]) -> Iterator[Sequence[Any]]:
-    candidate = make_candidate(
-        description="What a user sees, and why it is wrong. " * 10,
-        reproduction=make_reproduction(command="set -e\n" + "python -m tool --number 7\n" * 5),
+def note_of(pages: list[Page], loads: str) -> str:
+    over = "; ".join(told(page) for page in pages if page.over)
+    return (
+        f"{f'OVER THEIR LIMITS: {over}.' if over else 'No median is over its limit.'} Milliseconds on the server, "
+        "without network, by somebody who is logged in; a median decides. The machine's load was "
+        f"{loads}. Processor time is the web process's and PostgreSQL's together: it waits for no other program."
     )
-    body = json.dumps(candidate.model_dump(mode="json"))
-    verification = json.dumps(make_verification().model_dump(mode="json"))
-    severities = list(Severity)
-    for review in range(len(reviews)):
-        for at in sightings_of(review, len(findings), len(reviews)):
-            lifecycle = Lifecycle.NEW if at % 3 else Lifecycle.PERSISTING
-            yield (
-                uuid4(), reviews[review], findings[at], str(lifecycle), False, str(severities[at % len(severities)]), "probe", "",
-                "", str(VerificationState.CONFIRMED), "", body, verification,
-            )  # fmt: skip
 
 
-def step_rows(reviews: list[UUID], steps: list[list[UUID]]) -> Iterator[Sequence[Any]]:
-    result = json.dumps(make_probe_result().model_dump(mode="json"))
-    names = ("checkout", "prepare", *(f"probe:p{at}" for at in range(STEPS - 4)), "merge", "record")
-    for at, review in enumerate(reviews):
-        begun = at_of(at, len(reviews))
-        for number, (id, name) in enumerate(zip(steps[at], names, strict=True)):
-            of_probe = name.startswith("probe:")
-            yield (
-                id, review, name, number, "done", 1, "", begun, begun + timedelta(seconds=40), "all well", "",
-                result.replace("readme", name.removeprefix("probe:")) if of_probe else None,
-            )  # fmt: skip
+def told(page: Page) -> str:
+    return f"{page.name}: median {page.median} ms, worst {page.worst} ms, limit {page.limit:g} ms"
 
 
-def chunk_rows(reviews: list[UUID], steps: list[list[UUID]], lines: int) -> Iterator[Sequence[Any]]:
-    each = max(1, lines // (len(reviews) * STEPS))
-    left = lines
-    for review, of_review in zip(reviews, steps, strict=True):
-        for step in of_review:
-            for seq in range(1, each + 2):
-                if left <= 0:
-                    return
-                left -= 1
-                yield (review, step, 1, seq, NOW, "collecting tests and running them, one after another\n")
-
-
-# Plans -------------------------------------------------------------------------------------
-
-
-class Slow:
-    """Remembers the slowest statement, to show its plan."""
+class Watched:
+    """Counts the statements of a page and remembers the slowest, to show its plan."""
 
     def __init__(self, sessions: Sessions):
         self._engine = sessions.engine
-        self._began = self._longest = 0.0
-        self._statement: tuple[str, Any] = ("", ())
+        self.begin()
         event.listen(self._engine, "before_cursor_execute", self._before)
         event.listen(self._engine, "after_cursor_execute", self._after)
 
     def begin(self) -> None:
-        self._longest = 0.0
+        self.number, self._began, self._longest, self._sum = 0, 0.0, 0.0, 0.0
+        self._statement: tuple[str, Any] = ("", ())
 
     def _before(self, *given: Any) -> None:
         self._began = time.perf_counter()
 
     def _after(self, connection: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
         took = time.perf_counter() - self._began
-        if took > self._longest and not statement.startswith("EXPLAIN"):
+        self.number += 1
+        self._sum += took
+        if took > self._longest:
             self._longest, self._statement = took, (statement, parameters)
 
+    def database_s(self) -> float:
+        """Seconds that the server's processes for our connections have had of a processor."""
+        with self._engine.connect() as connection:
+            pids = connection.execute(text("SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"))
+            found = [int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in pids.scalars()]
+        return sum(found) / 1e9
+
     def plan(self) -> str:
-        statement, parameters = self._statement
+        (statement, parameters), longest = self._statement, self._longest
+        said = f"    {self.number} statements took {self._sum * 1000:.0f} ms; the slowest {longest * 1000:.0f} ms:"
+        if not statement:
+            return said
         with self._engine.connect() as connection:
             connection.execute(text("SET TRANSACTION READ ONLY"))
             found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {statement}", parameters)
-            plan = "\n".join(f"    {row[0]}" for row in found)
-        return f"    {self._longest * 1000:.0f} ms: {' '.join(statement.split())[:500]}\n{plan}"
+            plan = "\n".join(f"    {row[0][:200]}" for row in found)
+        return f"{said} {' '.join(statement.split())[:500]}\n{plan}"

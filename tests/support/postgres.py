@@ -33,7 +33,8 @@ class PostgresServer:
         self.user = "postgres" if os.geteuid() == 0 else None
         if self.user:
             shutil.chown(folder, self.user)
-        self.call("initdb", "--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C.UTF-8", "-N")
+        if not (folder / "data" / "PG_VERSION").exists():  # or an earlier run made it, for one that goes on
+            self.call("initdb", "--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C.UTF-8", "-N")
 
     def call(self, program: str, *arguments: str) -> None:
         ran = subprocess.run(
@@ -62,7 +63,10 @@ class PostgresServer:
             host="127.0.0.1", port=self.port, user=SUPERUSER, dbname="postgres", autocommit=True
         ) as connection:
             connection.execute(f"CREATE SCHEMA {name}".encode())
-        options = quote(f"-c search_path={name}")
+        return self.url_of(name)
+
+    def url_of(self, schema: str) -> str:
+        options = quote(f"-c search_path={schema}")
         return f"postgresql+psycopg://{SUPERUSER}@127.0.0.1:{self.port}/postgres?options={options}"
 
 
