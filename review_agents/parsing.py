@@ -7,26 +7,32 @@ ever put into the history: some servers fail on every later request once a broke
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from review_agents.records import Answer, ToolCall
 from review_agents.tools import DESCRIPTIONS
 
 MOST_CALLS = 8  # in one answer
 SHOWN = 300  # characters of what could not be read
+MOST_LEVELS = 40  # of lists and objects in each other
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 
+# However long and odd an answer is, reading it takes time in proportion to its length: nothing can end it meanwhile.
 THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w[\w+-]*)?[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^[ \t]*```([^\n]*)", re.MULTILINE)
+LABEL = re.compile(r"[ \t]*(\w[\w+-]*)")
 UNCLOSED = re.compile(r"^[ \t]*```[ \t]*(call|tool_call|tool)[ \t]*\n(.*)\Z", re.DOTALL | re.MULTILINE)
-TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+TOGETHER = re.compile(r"([A-Za-z_]\w*+)\s*+[:(]?\s*+(\{.*)", re.DOTALL)
 FUNCTION = re.compile(r"<function=([\w.:-]+)>(.*?)(?:</function>|\Z)", re.DOTALL)
 PARAMETER = re.compile(r"<parameter=([\w.-]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 CALL_TEXTS = ("id", "name", "arguments")
+OURS = ("call", "tool_call", "tool")  # labels of a block with a call
 SHELLS = ("bash", "sh", "shell", "console")
 
 
@@ -50,6 +56,15 @@ class Read:
     said: str  # without thoughts and calls
     calls: tuple[Wanted, ...]
     problems: tuple[str, ...]  # one for each call that could not be read
+
+
+class Block(NamedTuple):
+    """A fenced block of an answer; `start` and `end` are those of all of it."""
+
+    start: int
+    end: int
+    label: str  # in small letters
+    body: str
 
 
 def storable(answer: Answer) -> Answer:
@@ -89,9 +104,12 @@ def take(found: "Wanted | str", calls: list[Wanted], problems: list[str]) -> Non
 
 
 def whole(value: Any) -> Any:
-    """Without half characters, which JSON can spell and nothing can store or send."""
+    """Without half characters, which JSON can spell and nothing can store or send, and without numbers that are none,
+    which Python writes into JSON and servers cannot read there."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, dict):
         return {whole(name): whole(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -118,13 +136,13 @@ def loaded(text: str, mend: bool = True) -> dict[str, Any]:
     first: ValueError | None = None
     for attempt in (text, *(repairs(text) if mend else ())):
         try:
-            value = json.loads(attempt, strict=False)
-        except (ValueError, RecursionError) as error:
-            first = first or ValueError(str(error))
+            value = from_json(attempt)
+        except ValueError as error:
+            first = first or error
             continue
         if isinstance(value, str):  # an object written as a string of JSON
-            with suppress(ValueError, RecursionError):
-                value = json.loads(value, strict=False)
+            with suppress(ValueError):
+                value = from_json(value)
         if isinstance(value, dict):
             return value
         first = first or ValueError(f"it is a {type(value).__name__}")
@@ -134,10 +152,30 @@ def loaded(text: str, mend: bool = True) -> dict[str, Any]:
         value = None
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         try:
-            return dict(json.loads(json.dumps(value)))
-        except (ValueError, TypeError):
+            return dict(from_json(json.dumps(value)))
+        except (ValueError, TypeError, RecursionError):
             pass
     raise first or ValueError("nothing was found")
+
+
+def from_json(text: str) -> Any:
+    """The value of the text. Raises `ValueError`, also for one that is nested too deeply to be handed on."""
+    try:
+        found = json.loads(text, strict=False)
+    except RecursionError:
+        found = None
+        deep = True
+    else:
+        deep = is_deep(found, MOST_LEVELS)
+    if deep:
+        raise ValueError(f"it has more than {MOST_LEVELS} levels")
+    return found
+
+
+def is_deep(value: Any, levels: int) -> bool:
+    """Whether it has more levels of lists and objects."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inside is not None and (levels == 0 or any(is_deep(one, levels - 1) for one in inside))
 
 
 def repairs(text: str) -> Iterator[str]:
@@ -204,8 +242,8 @@ def unfenced(text: str) -> str:
 
 def written(text: str, mend: bool = True) -> Iterator[Wanted | str]:
     """Calls in our own plain-text form, or in the forms that models learned elsewhere."""
-    blocks = [(found[1] or "", found[2]) for found in BLOCK.finditer(text)]
-    ours = [body for label, body in blocks if label.lower() in ("call", "tool_call", "tool")]
+    blocks = list(fenced(text))
+    ours = [block.body for block in blocks if block.label in OURS]
     if not ours and (unclosed := UNCLOSED.search(text)):
         ours = [unclosed[2]]
     if ours:
@@ -219,20 +257,33 @@ def written(text: str, mend: bool = True) -> Iterator[Wanted | str]:
             yield Wanted(found[1], {name: value(raw) for name, raw in PARAMETER.findall(found[2])})
         return
     if tagged := TAGGED.findall(text):
-        yield from map(named_object, tagged)
+        yield from (named_object(body.strip()) for body in tagged)
         return
-    labelled = [body for label, body in blocks if label.lower() in ("json", "")]
+    labelled = [block.body for block in blocks if block.label in ("json", "")]
     for body in labelled:
         if '"name"' in body or '"tool"' in body:
             yield named_object(body)
             return
-    shells = [body for label, body in blocks if label.lower() in SHELLS]
+    shells = [block.body for block in blocks if block.label in SHELLS]
     if len(shells) == 1 and len(blocks) == 1:
         yield Wanted("run", {"command": shells[0].rstrip("\n")})
         return
     bare = text.strip()
     if bare.startswith("{") and ('"name"' in bare or '"tool"' in bare):
         yield named_object(bare)
+
+
+def fenced(text: str) -> Iterator[Block]:
+    """The closed blocks, in their order. A fence with a word behind it opens one and closes none."""
+    opening: re.Match[str] | None = None
+    for fence in FENCE.finditer(text):
+        if opening is None:
+            opening = fence
+        elif not fence[1].strip():
+            label = LABEL.match(opening[1])
+            body = text[opening.end() + 1 : fence.start()]
+            yield Block(opening.start(), fence.end(), label[1].lower() if label else "", body)
+            opening = None
 
 
 def in_block(body: str, mend: bool = True) -> Wanted | str:
@@ -242,7 +293,7 @@ def in_block(body: str, mend: bool = True) -> Wanted | str:
     name = first.strip().rstrip(":")
     if body.startswith("{"):
         return named_object(body)
-    together = re.match(r"([A-Za-z_]\w*)\s*[:(]?\s*(\{.*)", body, re.DOTALL)
+    together = TOGETHER.match(body)
     if together and not NAME.fullmatch(name):
         name, rest = together[1], together[2]
     if not NAME.fullmatch(name):
@@ -284,7 +335,7 @@ def value(raw: str) -> Any:
     stripped = raw.strip()
     if stripped[:1] in ("[", "{") or re.fullmatch(r"-?\d+(\.\d+)?|true|false|null", stripped):
         try:
-            return json.loads(stripped)
+            return from_json(stripped)
         except ValueError:
             return raw
     return raw
@@ -292,8 +343,12 @@ def value(raw: str) -> Any:
 
 def without_calls(text: str) -> str:
     text = FUNCTION.sub("", TAGGED.sub("", text))
-    text = BLOCK.sub(lambda found: "" if (found[1] or "").lower() in ("call", "tool_call", "tool") else found[0], text)
-    return UNCLOSED.sub("", text).strip()
+    kept, at = [], 0
+    for block in fenced(text):
+        if block.label in OURS:
+            kept.append(text[at : block.start])
+            at = block.end
+    return UNCLOSED.sub("", "".join([*kept, text[at:]])).strip()
 
 
 def near(name: str) -> str:

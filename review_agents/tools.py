@@ -19,9 +19,9 @@ LONGEST_FILE = 200_000
 
 
 class Arguments(BaseModel):
-    """Numbers may come as text, as weak models write them; unknown names are errors."""
+    """Numbers may come as text, as weak models write them, but must be some; unknown names are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Run(Arguments):

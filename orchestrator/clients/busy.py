@@ -14,6 +14,8 @@ from urllib.parse import quote
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from orchestrator.clients.chat_wire import number
+
 TIMEOUT_S = 10.0
 FIRST_LOOK_S = 2.0  # what a look before each turn may take
 LOOK_EVERY_S = 5.0  # whether ours still waits
@@ -29,7 +31,7 @@ class Work:
 
     running: bool
     full: bool = False  # what is asked now has to wait
-    waiting: bool = False  # a request waits
+    waiting: int = 0  # requests that wait, where it tells
     tasks: frozenset[int] | None = None  # that are in work; None: it does not tell them apart
     writing: frozenset[int] = frozenset()  # those that have written a token
 
@@ -53,7 +55,7 @@ class Onlooker:
                 found = read(reply) if reply.status_code == 200 else None
             except httpx.TransportError:
                 return None
-            except (httpx.HTTPError, ValueError, AttributeError):
+            except (httpx.HTTPError, ValueError, AttributeError, RecursionError):
                 continue  # another server's page of that name
             if found is not None:
                 self._path = path
@@ -76,7 +78,7 @@ def by_health(reply: httpx.Response) -> Work | None:
     running, waiting = told.get("running"), told.get("waiting")
     if not isinstance(running, int):
         return None
-    return Work(running > 0, full=running > 0, waiting=isinstance(waiting, int) and waiting > 0)  # one at a time
+    return Work(running > 0, full=running > 0, waiting=waiting if isinstance(waiting, int) else 0)  # one at a time
 
 
 def by_slots(reply: httpx.Response) -> Work | None:
@@ -104,14 +106,14 @@ def written(slot: Mapping[str, Any]) -> int:
 def by_metrics(reply: httpx.Response) -> Work | None:
     samples = [sample for family in text_string_to_metric_families(reply.text) for sample in family.samples]
     running = [sample.value for sample in samples if sample.name in RUNNING]
-    waiting = any(sample.value for sample in samples if sample.name in WAITING)
-    return Work(any(running), full=waiting, waiting=waiting) if running else None
+    waiting = sum(number(sample.value) for sample in samples if sample.name in WAITING)
+    return Work(any(running), full=waiting > 0, waiting=waiting) if running else None
 
 
 def behind_others(work: Work, before: Work | None) -> bool:
     """Whether a request of ours of which nothing has come yet waits. `before` is what was seen before it was sent."""
     if work.tasks is None:
-        return work.full and work.waiting
+        return work.full and work.waiting > 0
     known = before.tasks if before is not None and before.tasks is not None else frozenset()
     return work.full and work.tasks <= known | work.writing
 
@@ -126,6 +128,7 @@ class Line:
         self._look = look
         self._patience_s = patience_s
         self._before: Work | None = None
+        self.others = 0  # that waited when it was last looked at, where the server tells
         self._since: float | None = None
         self._begun = asyncio.Event()
         self.began = time.monotonic()
@@ -140,6 +143,7 @@ class Line:
         while True:
             work = await self._look(FIRST_LOOK_S)
             self._before = work or self._before
+            self.others = work.waiting if work is not None else self.others
             if self._is_too_long(work.full if work is not None else None):
                 return True
             if work is None or not work.full or work.tasks is None:
@@ -151,6 +155,7 @@ class Line:
         pause_s = min(LOOK_EVERY_S, max(0.1, self._patience_s / 4))
         while not await self._begins_within(pause_s):
             work = await self._look(TIMEOUT_S)
+            self.others = max(0, work.waiting - 1) if work is not None else self.others
             if not self._begun.is_set() and self._is_too_long(behind_others(work, self._before) if work else None):
                 return True
         return False

@@ -2,17 +2,20 @@
 
 Servers differ in what they send beside the standard; what is read here of theirs: llama-server's and our node's
 `timings`, vLLM's and OpenAI's `usage.prompt_tokens_details`, `reasoning_content` and vLLM's `reasoning`. What
-llama-swap shows as thinking while it loads a model is left out: the model never thought it.
+llama-swap shows as thinking while it loads a model is left out: the model never thought it. What has another shape than
+any of this is passed over: nothing that a server sends is an error of ours.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from review_agents.records import Answer, AnswerEnd, Message, Question, Role, ToolCall, Usage
 
 LOADING = re.compile(r"\A\s*━+\nllama-swap loading model:.*?\n━+\n(?: \n)?", re.DOTALL)
+MOST = 1 << 53  # more than anybody can count
 ENDS = {"length": AnswerEnd.LENGTH, "tool_calls": AnswerEnd.CALLS, "function_call": AnswerEnd.CALLS}
 
 
@@ -81,23 +84,25 @@ class Assembly:
             self._usage = piece["usage"]
         if isinstance(piece.get("timings"), Mapping):
             self._timings = piece["timings"]
-        for choice in piece.get("choices") or ():
+        for choice in objects(piece.get("choices")):
             self.finish = str(choice.get("finish_reason") or self.finish)
-            self._delta(choice.get("delta") or choice.get("message") or {})
+            self._delta(an_object(choice.get("delta") or choice.get("message")))
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         before = self.chars
-        if isinstance(content := delta.get("content"), str):
+        if content := words_of(delta.get("content")):
             self.text.append(content)
             self.chars += len(content)
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str):
             self.thought.append(thought)
             self.chars += len(thought)
-        for at, piece in enumerate(delta.get("tool_calls") or ()):
-            call = self._calls.setdefault(int(piece.get("index", at)), {"id": "", "name": "", "arguments": ""})
+        for at, piece in enumerate(objects(delta.get("tool_calls"))):
+            told = piece.get("index")
+            index = told if isinstance(told, int) else at
+            call = self._calls.setdefault(index, {"id": "", "name": "", "arguments": ""})
             call["id"] = str(piece.get("id") or call["id"])
-            function = piece.get("function") or {}
+            function = an_object(piece.get("function"))
             call["name"] = str(function.get("name") or call["name"])
             arguments = function.get("arguments")
             written = arguments if isinstance(arguments, str) else json.dumps(arguments) if arguments else ""
@@ -132,12 +137,11 @@ class Assembly:
         Where the server counted nothing, because we hung up before it could, each piece is at least one token."""
         usage, timings = self._usage, self._timings
         prompt = number(usage.get("prompt_tokens"))
-        cached = number((usage.get("prompt_tokens_details") or {}).get("cached_tokens"))
+        cached = number(an_object(usage.get("prompt_tokens_details")).get("cached_tokens"))
         if timings:
             cached = cached or number(timings.get("cache_n"))
             prompt = prompt or cached + number(timings.get("prompt_n"))
-            if isinstance(queued_ms := timings.get("queued_ms"), int | float):
-                waited_s = queued_ms / 1000
+            waited_s = seconds_of(timings, "queued_ms", waited_s)
         waited_s = min(waited_s, seconds)
         return Usage(
             prompt=prompt,
@@ -145,12 +149,36 @@ class Assembly:
             completion=number(usage.get("completion_tokens")) or number(timings.get("predicted_n")) or self.pieces,
             seconds=seconds,
             waited_s=waited_s,
-            prompt_s=float(timings.get("prompt_ms") or 0) / 1000,
-            completion_s=float(timings.get("predicted_ms") or 0) / 1000 or (0.0 if timings else seconds - waited_s),
+            prompt_s=seconds_of(timings, "prompt_ms"),
+            completion_s=seconds_of(timings, "predicted_ms") or (0.0 if timings else seconds - waited_s),
             drafted=number(timings.get("draft_n")),
             accepted=number(timings.get("draft_n_accepted")),
         )
 
 
+def an_object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in value if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def words_of(content: Any) -> str:
+    """The text, which some servers send in parts."""
+    if isinstance(content, str):
+        return content
+    return "".join(text for part in objects(content) if isinstance(text := part.get("text"), str))
+
+
 def number(value: Any) -> int:
-    return int(value) if isinstance(value, int | float) and value > 0 else 0
+    return int(value) if is_number(value) and 0 < value < MOST else 0
+
+
+def seconds_of(timings: Mapping[str, Any], name: str, otherwise: float = 0.0) -> float:
+    milliseconds = timings.get(name)
+    return milliseconds / 1000 if is_number(milliseconds) and 0 <= milliseconds < MOST else otherwise
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))

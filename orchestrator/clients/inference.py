@@ -19,7 +19,7 @@ import httpx
 import structlog
 
 from orchestrator.clients.busy import READING, Line, Onlooker, Work
-from orchestrator.clients.chat_wire import Assembly, body_of
+from orchestrator.clients.chat_wire import MOST, Assembly, body_of, is_number, objects
 from review_agents.ports import (
     Ability,
     BrokenAnswer,
@@ -41,6 +41,7 @@ TRIES = 4  # of a request that the node cannot take right now
 FIRST_PAUSE_S = 2.0  # doubles
 LONGEST_PAUSE_S = 30.0
 GONE_WITHIN_S = 15.0  # a cancelled request must have left the node by then
+LEFT_WITHIN_S = 5.0  # and its line, where it waited
 LOOP_LOOK_CHARS = 2000  # how often a growing text is looked at
 BUSY = (429, 502, 503, 504)
 PROBE = Tool(
@@ -137,7 +138,7 @@ class HttpChatModel:
     async def _described(self) -> tuple[str, int | None]:
         """The name of the model (the first, unless one is asked for) and how many tokens fit."""
         entries = await self._json("/v1/models")
-        models = [one for one in entries.get("data", []) if isinstance(one, Mapping)]
+        models = objects(entries.get("data"))
         names = [str(one.get("id")) for one in models]
         if self._model and names and self._model not in names:
             log.warning("the endpoint does not list the model", model=self._model, listed=names[:10])
@@ -167,7 +168,7 @@ class HttpChatModel:
                 if reply.status_code == 200:
                     found = reply.json()
                     return dict(found) if isinstance(found, Mapping) else {}
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, ValueError, RecursionError) as error:
             if optional:
                 return {}
             raise NodeAway(
@@ -196,15 +197,20 @@ class HttpChatModel:
                 question = question.model_copy(
                     update={"seed": question.seed + 1}
                 )  # the same seed breaks in the same way
+            except Occupied:
+                self._see_it_out_of_line()
+                raise
             except NodeAway as error:
                 asked_for = error.after_s if isinstance(error, Busy) else 0.0
-                if attempt == TRIES or asked_for > LONGEST_PAUSE_S or isinstance(error, Occupied):
+                if attempt == TRIES or asked_for > LONGEST_PAUSE_S:
                     raise
                 log.info("the node cannot take the request now", reason=str(error), pause_s=max(pause, asked_for))
                 wait(max(pause, asked_for), cancelled)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
             except Stopped:
-                if self._line is None or not self._line.behind:  # else the node is at work, and not for us
+                if self._line is not None and self._line.behind:  # the node is at work, and not for us
+                    self._see_it_out_of_line()
+                else:
                     self._see_it_gone()
                 raise
         raise AssertionError("unreachable")
@@ -289,14 +295,22 @@ class HttpChatModel:
 
     def _see_it_gone(self) -> None:
         """After we hung up: look whether the node has dropped the request, and say so when it has not."""
-        until = time.monotonic() + GONE_WITHIN_S
-        busy: bool | None = None
-        while time.monotonic() < until:
-            busy = asyncio.run(self._busy())
-            if not busy:  # None: the endpoint does not tell
-                return
-            time.sleep(LOOK_EVERY_S)
-        log.warning("the node still works on a request that was hung up on", node=without_credentials(self._base))
+        if not gone_within(GONE_WITHIN_S, self.is_busy):
+            log.warning("the node still works on a request that was hung up on", node=without_credentials(self._base))
+
+    def _see_it_out_of_line(self) -> None:
+        """The same of a request that waited. Somebody else's that came meanwhile may be taken for it."""
+        if not gone_within(LEFT_WITHIN_S, lambda: asyncio.run(self._in_line())):
+            log.warning(
+                "a request that was hung up on may still wait at the node", node=without_credentials(self._base)
+            )
+
+    async def _in_line(self) -> bool:
+        """Whether the last request still waits: more do than the others that did."""
+        assert self._line is not None
+        async with self._client() as client:
+            work = await self._onlooker.look(client, self._model)
+        return work is not None and work.waiting > self._line.others
 
     def is_busy(self) -> bool | None:
         """Whether the node works on something now; None when it does not tell."""
@@ -327,6 +341,16 @@ async def until_cancelled(work: Coroutine[Any, Any, T], cancelled: Callable[[], 
             raise Stopped
 
 
+def gone_within(seconds: float, is_there: Callable[[], bool | None]) -> bool:
+    """Whether it was seen to be gone in that time; None, for not known, is taken for that."""
+    until = time.monotonic() + seconds
+    while is_there():
+        if time.monotonic() >= until:
+            return False
+        time.sleep(LOOK_EVERY_S)
+    return True
+
+
 def wait(seconds: float, cancelled: Callable[[], bool]) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
@@ -351,7 +375,7 @@ def until_date(date: str) -> float:
 def read_json(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NodeAway(f"the node sent something that is no JSON: {text[:80]!r}") from None
     return found if isinstance(found, dict) else {}
 
@@ -360,7 +384,7 @@ def error_of(text: str) -> Mapping[str, Any]:
     """The error object of a refusal, whatever it is wrapped in."""
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     for _ in range(3):
         if isinstance(found, Mapping) and isinstance(found.get("error"), Mapping | str):
@@ -368,7 +392,7 @@ def error_of(text: str) -> Mapping[str, Any]:
         elif isinstance(found, str) and found.lstrip().startswith("{"):
             try:
                 found = json.loads(found)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
     if isinstance(found, Mapping):
         return found
@@ -376,13 +400,13 @@ def error_of(text: str) -> Mapping[str, Any]:
 
 
 def whole(value: Any) -> int | None:
-    return int(value) if isinstance(value, int | float) else None
+    return int(value) if is_number(value) else None
 
 
 def first_number(found: Mapping[str, Any], *names: str) -> int | None:
     for place in (found, found.get("meta") or {}):
         for name in names:
-            if isinstance(place, Mapping) and isinstance(value := place.get(name), int) and value > 0:
+            if isinstance(place, Mapping) and type(value := place.get(name)) is int and 0 < value < MOST:
                 return value
     return None
 

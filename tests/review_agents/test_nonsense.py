@@ -11,13 +11,14 @@ from functools import cache
 
 import pytest
 
+from review_agents import parsing
 from review_agents.focus import Focus, builtin
 from review_agents.ports import BrokenAnswer, ContextOverflow
 from review_agents.records import Answer, AnswerEnd, EntryKind, FocusState, Question, Ran, Role, ToolCall, Usage
-from review_agents.scripted import ScriptedModel
+from review_agents.scripted import ScriptedModel, calls
 from tests.support.agents import Hand, Played, finding, play, report
 
-SEEDS = range(120)
+SEEDS = range(150)
 GOOD = (
     ("run", {"command": "pytest -q"}),
     ("run", {"command": "ls", "timeout_s": "20"}),
@@ -32,13 +33,18 @@ GOOD = (
     ),
     ("measure", {"name": "x", "command": "true"}),
     ("browse", {"url": "https://x"}),
+    ("run", {"command": "ls", "timeout_s": float("nan")}),
+    ("read", {"path": "sums.py", "from_line": float("inf")}),
+    ("finish", report(scores={"overall": float("nan")})),
 )
 NOISE = (
     "I will now look at the code.", "", " ", "\n\n\n", "```", "```json\n{", "<tool_call>", "</tool_call>", "<think>",
     "</think>",
     "<|im_end|>", "{'a': 1}", '{"name": "run"', "None", "```call\nrun\n", "```bash\nls\n```", "TOOL: run(ls)",
     "Action: run\nAction Input: ls", "finish", "no no no " * 300, "\x00\x1b[2K\ud83d", "[" * 200, '"' * 50, "null", "0",
-    "<function=run>", "<parameter=command>ls", "ünïcödé 日本 🦀", '{"tool": "run", "command": "ls"}', "}" * 30,
+    "<function=run>", "<parameter=command>ls", "ünïcödé 日本 🦀", "[" * 5000 + "]" * 5000,
+    "<function=run><parameter=command>" + "[" * 5000 + "</parameter></function>",
+    '{"tool": "run", "command": "ls"}', "}" * 30,
 )  # fmt: skip
 
 
@@ -73,6 +79,7 @@ class Nonsense(ScriptedModel):
             text, text, text, text[: self.random.randint(0, len(text))],
             text.replace('"', "'"), f"```json\n{text}\n```",
             json.dumps(text), text + " and so on", text[:-1] + ",}", f"[{text}]", text * 2, text[::-1], "", "{}",
+            f'{{"deep": {"[" * 900 + "]" * 900}}}',
         )  # fmt: skip
         return self.random.choice(ways)
 
@@ -140,10 +147,50 @@ def well_formed(question: Question) -> None:
             assert before is not message.role or message.role is Role.SYSTEM, "neighbours of one role are joined"
         waiting += [call.id for call in message.calls]
         for call in message.calls:
-            assert isinstance(json.loads(call.arguments), dict) and question.tools
+            assert isinstance(json.loads(call.arguments, parse_constant=no_number), dict) and question.tools
         assert message.text or message.calls
         before = message.role
     assert not waiting
+
+
+def no_number(name: str) -> None:
+    raise AssertionError(f"{name} stands in a call, and no server can read that")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", '"nan"'])
+def test_a_score_that_is_no_number_is_refused_in_words_and_never_stored(number: str) -> None:
+    odd = json.dumps(report())[:-1] + f', "scores": {{"overall": {number}}}}}'
+    played = play([calls(("finish", odd)), calls(("finish", report()))])
+    assert "scores.overall: input should be a finite number" in str(played.last_question)
+    assert played.result.report is not None and played.result.report.scores == {"correctness": 6}
+    for question in played.model.asked:
+        well_formed(question)
+
+
+LONG = 60_000
+ENDLESS = {
+    "fences that open": "```py x\n" * (LONG // 8),
+    "fences of calls": "```call x\n" * (LONG // 10),
+    "a fence and spaces": "```" + " " * LONG + "x",
+    "spaces behind a name": "```call\nrun" + " " * LONG + "y\n{}\n```",
+    "spaces in a tag": "<tool_call>a" + " " * LONG + "b",
+    "tags that open": "<tool_call>" * (LONG // 11),
+    "parameters that open": "<function=a>" + "<parameter=a>" * (LONG // 13),
+    "brackets": "{" * LONG,
+}
+
+
+@pytest.mark.timeout(60)  # nothing can end it: some took minutes, in proportion to the square of their length
+@pytest.mark.parametrize("text", ENDLESS.values(), ids=ENDLESS)
+def test_reading_a_long_answer_takes_time_in_proportion_to_its_length(text: str) -> None:
+    for form in (Answer(text=text), Answer(calls=(ToolCall(id="", name="run", arguments=text),))):
+        for mend in (True, False):
+            parsing.read(form, mend=mend)
+
+
+def test_blocks_with_the_line_ends_of_windows_are_read() -> None:
+    (wanted,) = parsing.read(Answer(text='```call\r\nrun\r\n{"command": "ls"}\r\n```\r\n')).calls
+    assert (wanted.name, wanted.arguments) == ("run", {"command": "ls"})
 
 
 def test_that_were_over_a_thousand_turns_and_no_end_is_missing_among_them() -> None:

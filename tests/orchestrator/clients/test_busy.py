@@ -5,9 +5,12 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from orchestrator.clients import inference
 from orchestrator.clients.busy import READING, Work, behind_others, places
 from orchestrator.clients.inference import HttpChatModel, Occupied
+from review_agents.ports import Stopped
 from review_agents.records import Message, Question, Role
 from tests.support.endpoint import Endpoint, Handler
 
@@ -118,6 +121,34 @@ def test_a_request_that_our_node_says_it_is_reading_does_not_wait_though_others_
         with pytest.raises(Occupied):
             model.ask(question, cancelled=lambda: False)
         assert model.ask(question, cancelled=lambda: False).text == "hello"
+
+
+@pytest.mark.parametrize(("stays", "taken_back"), [(True, False), (False, False), (True, True)])
+def test_a_request_that_is_hung_up_on_in_the_line_and_stays_there_is_noticed(
+    stays: bool, taken_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of others wait already; ours is the third, and a good node lets it go."""
+    monkeypatch.setattr(inference, "LEFT_WITHIN_S", 0.4)
+    health = {"running": 1, "waiting": 2}
+
+    def waits(handler: Handler) -> None:
+        handler.begin_stream()
+        health["waiting"] = 3
+        try:
+            while not handler.server.hung_up.wait(0.02):
+                handler.wfile.write(b": in the queue\n\n")
+        finally:
+            health["waiting"] = 3 if stays else 2
+
+    question = Question(messages=(Message(role=Role.USER, text="Hi"),), max_tokens=9, conversation="x")
+    with Endpoint([waits], health=health) as endpoint, capture_logs() as logs:
+        model = HttpChatModel(endpoint.url, "qwen", busy_s=0.5 if taken_back else 60.0)
+        with pytest.raises(Occupied if taken_back else Stopped):
+            model.ask(question, cancelled=lambda: not taken_back and health["waiting"] == 3)
+        if not stays:
+            assert endpoint.hung_up.wait(3)
+    warned = [one["event"] for one in logs if one["log_level"] == "warning"]
+    assert warned == (["a request that was hung up on may still wait at the node"] if stays else [])
 
 
 def test_a_server_that_tells_nothing_is_not_asked_again_and_one_that_was_loading_is() -> None:
