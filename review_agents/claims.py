@@ -8,7 +8,7 @@ from review_agents.probes.source_tree import around_line
 from review_agents.records import Candidate, Environment, Place, Reproduction, Source, Symptom
 from review_agents.rules import RULES, fits
 from review_agents.tools import RecordFinding
-from review_agents.visible import quoted
+from review_agents.visible import defanged, in_words, quoted
 
 ReadSource = Callable[[str], str | None]  # a tracked file's text at the commit; None: no such file
 NEAR_LINES = 3  # of a file, shown when a quote is not in it
@@ -104,12 +104,15 @@ def place_of(file: str, quote: str, source: ReadSource) -> Place:
 
 
 def line_of(quote: str, text: str) -> tuple[int, str] | None:
-    """Where a quote stands, white space folded: its first line's number, and that line as in the file."""
-    wanted = [" ".join(line.split()) for line in quote.strip().splitlines() if line.strip()]
+    """Where a quote stands, white space folded: its first line's number, and that line as in the file.
+
+    An agent copies what it was shown, where unseen characters and words of chat templates are spelled otherwise.
+    """
+    wanted = [" ".join(defanged(line).split()) for line in quote.strip().splitlines() if line.strip()]
     if not wanted:
         return None
     lines = text.splitlines()
-    folded = [" ".join(line.split()) for line in lines]
+    folded = [" ".join(defanged(line).split()) for line in lines]
     for at, line in enumerate(folded):
         if wanted[0] in line:
             after = [text for text in folded[at + 1 :] if text][: len(wanted) - 1]
@@ -232,7 +235,7 @@ def refusal(known: Sequence[Known], mark: str) -> str:
     """For the agent: what its finding is taken for, why, and what to do when that is wrong."""
     shown = known[:SHOWN_KNOWN]
     lines = [f"finding:{one.number} {in_a_line(one.candidate)}\n  {proof_in_a_line(one.candidate)}" for one in shown]
-    why = "; ".join(f"finding:{one.number} because {one.why}" for one in shown)
+    why = in_words("; ".join(f"finding:{one.number} because {one.why}" for one in shown), mark)
     return (
         f"Not stored: it is known already, taken for {why}.\n"
         f"{quoted(chr(10).join(lines), mark=mark, label='known findings')}\n"

@@ -82,7 +82,7 @@ class Hands:
         except NoSuchFile as error:
             return f"There is no such file: {in_words(str(error), self._mark)}"
         except WorkspaceReset as error:
-            return f"{error}. Files that you wrote are gone."
+            return f"{in_words(str(error), self._mark)}. Files that you wrote are gone."
         except (ValueError, PermissionError, IsADirectoryError) as error:
             return f"That cannot be done: {in_words(str(error), self._mark)}"
         raise AssertionError(f"no hand for {type(arguments).__name__}")

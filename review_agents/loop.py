@@ -39,7 +39,7 @@ from review_agents.records import (
 from review_agents.repetition import Watch
 from review_agents.sameness import fails_otherwise
 from review_agents.tools import DESCRIPTIONS, Arguments, BadArguments, Finish, RecordFinding, checked, offered
-from review_agents.visible import beginning, in_words, quoted
+from review_agents.visible import beginning, in_words, quoted, without_control
 
 NATIVE, TEXT = "native", "text"
 COMMAND_S = 600.0
@@ -266,13 +266,14 @@ class Loop:
             return
         if not read.calls:
             self.put_back(read.said)
-            self.could_not(render("malformed", problem=" ".join(read.problems)), " ".join(read.problems))
+            problem = self.in_words(" ".join(read.problems))
+            self.could_not(render("malformed", problem=problem), problem)
             return
         self.carry_out(read)
 
     def put_back(self, text: str) -> None:
         """An answer without usable calls goes into the history as plain words, never as a broken call."""
-        kept = text.strip()
+        kept = without_control(text.strip())
         if len(kept) > ROOM_CHARS:
             kept = f"{kept[: ROOM_CHARS // 2]}\n[...]\n{kept[-ROOM_CHARS // 2 :]}"
         self.talk.say(Message(role=Role.ASSISTANT, text=kept or "(An answer that could not be read.)"))
@@ -304,10 +305,11 @@ class Loop:
             name = parsing.near(one.name)
             checks.append(self.checked(name, one))
             calls.append(ToolCall(id=f"call_{self.number}", name=name, arguments=kept_of(one, checks[-1][1])))
+        said = without_control(read.said)  # a made-up turn of somebody else would be one when it is sent back
         if self.native:
-            self.talk.say(Message(role=Role.ASSISTANT, text=read.said, calls=tuple(calls)))
+            self.talk.say(Message(role=Role.ASSISTANT, text=said, calls=tuple(calls)))
         else:
-            self.talk.say(Message(role=Role.ASSISTANT, text=written_again(read.said, calls[0])))
+            self.talk.say(Message(role=Role.ASSISTANT, text=written_again(said, calls[0])))
         last = self.number
         for at, (call, (refusal, arguments)) in enumerate(zip(calls, checks, strict=True), start=last - len(calls) + 1):
             if self.ended is not None:
@@ -337,7 +339,9 @@ class Loop:
         parts = []
         if read.problems:
             self.malformed += 1
-            parts.append("A call of the same answer could not be carried out. " + " ".join(read.problems))
+            parts.append(
+                "A call of the same answer could not be carried out. " + self.in_words(" ".join(read.problems))
+            )
         if len(read.calls) > carried_out:
             parts.append(f"Only the first of your {len(read.calls)} calls was carried out. Make one call in an answer.")
         return "\n\n".join(parts)
@@ -366,7 +370,7 @@ class Loop:
         try:
             return "", checked(name, wanted.arguments)
         except BadArguments as error:
-            return str(error), None
+            return self.in_words(str(error)), None
 
     def refused(self, reason: str) -> None:
         """A call that could not be carried out; counted whatever its arguments, because a stuck model varies those."""
@@ -550,9 +554,12 @@ def in_text(tool: str, result: str) -> str:
 
 
 def kept_of(wanted: Wanted, arguments: Arguments | None) -> str:
-    """The arguments as they go into the history: of a call that is refused not more than can be read."""
-    text = wanted.text
-    if arguments is not None or len(text) <= ROOM_CHARS:
+    """The arguments as they go into the history. Of a call that is refused not more than can be read, and nothing that
+    could be taken for the end of a turn; one that is carried out stands there as it was."""
+    if arguments is not None:
+        return wanted.text
+    text = without_control(wanted.text)
+    if len(text) <= ROOM_CHARS:
         return text
     return json.dumps({"left_out": f"{len(text)} characters, which began with {text[:200]}"})
 

@@ -16,7 +16,7 @@ from review_agents.prompts import render
 from review_agents.records import Candidate, Message, ProbeResult, ProbeState, Repo, Role
 from review_agents.sameness import one_each
 from review_agents.tools import offered
-from review_agents.visible import beginning, cut, quoted
+from review_agents.visible import beginning, cut, in_words, quoted
 
 CHARS = 24_000  # of all material; less where the model's context is small
 CHARS_A_TOKEN = 3  # careful: code and tables have short tokens
@@ -92,7 +92,7 @@ def material(repo: Repo, results: Mapping[str, ProbeResult], source: ReadSource,
     text = (source(name) or "") if name else ""
     return render(
         "material",
-        name=" ".join(repo.name.split())[:80],
+        name=in_words(repo.name, mark)[:80],
         commit=repo.commit,
         commit_date=repo.commit_date,
         evidence=quoted(

@@ -10,15 +10,25 @@ from collections.abc import Callable
 
 UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+    "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00013430-\U0001343f"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 NAMES = {0x00: "NUL", 0x07: "BEL", 0x08: "BS", 0x0D: "CR", 0x1B: "ESC", 0x7F: "DEL", 0x200B: "ZWSP", 0x202E: "RLO"}
-# Control tokens and tags of the usual chat templates, whatever their letters' case.
+# Control tokens and tags of the usual chat templates. Small letters in brackets are indices in code, so those are
+# taken as they are written; for the others the letters' case makes no difference.
 CONTROL = re.compile(
-    r"<(\|[A-Za-z0-9_/ .:-]{1,60}\|)>"
-    r"|<(/?(?:s|tool_call|tool_response|tool_result|tools|function|function_call|parameter|think|thinking|system|assistant"
-    r"|user|start_of_turn|end_of_turn|bos|eos)(?:=[^<>\n]{0,80})?)>"
-    r"|\[(/?INST|/?SYS|TOOL_CALLS|/?TOOL_RESULTS|/?AVAILABLE_TOOLS)\]"
+    r"<(\|[^<>\n]{1,60}\||\|[\w\"'/.:-]{1,60}|[\w\"'/.:-]{1,60}\|)>"
+    r"|<(/?(?:[a-z]{1,20}:|longcat_)?(?:tool_calls?|tool_responses?|tool_results?|tool_outputs?|tool_code|tools|functions?"
+    r"|function_calls?|invoke|param|parameter|arg_key|arg_value|observation|think|thinking|think_end|reasoning|role|system"
+    r"|developer|assistant|user|human|model)(?:[= ][^<>\n]{0,80})?)>"
+    r"|<(/?(?:s|bos|eos|pad|unk|mask|sep|cls|sop|eop|(?:start|begin|end)_of_[a-z]{1,20}|[a-z]{1,20}_token"
+    r"|[a-z_]{1,20}_soft_token|(?:unused|extra_id_|reserved_)\d{1,5}|jupyter_[a-z]{1,20}))>"
+    r"|(?-i:\[(/?(?:TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|AVAILABLE_TOOLS|SYSTEM_PROMPT|ARGS|CALL_ID|THINK|MODEL_SETTINGS"
+    r"|PREFIX|SUFFIX|MIDDLE|IMG|IMG_BREAK|IMG_END|[gs]?MASK|BOS|EOS|CLS|SEP|PAD|UNK))\])"
+    r"|\[(/?INST|/?SYS)\]"
+    r"|\[(\|[a-z_]{1,30}\|)\]"
+    r"|\](~!?b)[\]\[]"
+    r"|\[(e~)\["
     r"|<<(/?SYS)>>"
     r"|<(｜[^<>\n]{1,60}｜)>",
     re.IGNORECASE,
@@ -36,7 +46,12 @@ def visible(text: str) -> str:
 
 def defanged(text: str) -> str:
     """Visible, and without anything that a chat template could take for its own."""
-    return CONTROL.sub(lambda found: f"‹{next(part for part in found.groups() if part is not None)}›", visible(text))
+    return without_control(visible(text))
+
+
+def without_control(text: str) -> str:
+    """The text with what chat templates use as their own in other brackets."""
+    return CONTROL.sub(lambda found: f"‹{next(part for part in found.groups() if part is not None)}›", text)
 
 
 def in_words(text: str, mark: str) -> str:

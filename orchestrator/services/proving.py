@@ -121,7 +121,7 @@ def trial(verifier: Verifier, candidate: Candidate, *, mark: str) -> str:
     if found.state is VerificationState.FLAKY:
         why = f"it showed the fault only sometimes ({why})"
     if found.state is VerificationState.NOT_REPRODUCED and said is not None:
-        why = not_shown(candidate.reproduction.symptom, said)
+        why = in_words(not_shown(candidate.reproduction.symptom, said), mark)
     parts = [f"{why}."]
     if said:
         parts[0] += f" It ended with {said.ending} and said:"

@@ -314,3 +314,15 @@ def test_a_rule_of_another_kind_is_still_answered_with_those_that_fit() -> None:
     assert isinstance(asked, RecordFinding)
     with pytest.raises(claims.Refused, match="choose from wrong_result, wrong_edge_case"):
         claims.candidate_of(asked, focus="x", source=FILES.get, control=None)
+
+
+def test_a_line_is_found_by_the_words_in_which_it_was_shown() -> None:
+    """Unseen characters and words of chat templates are spelled otherwise to the agent, who copies what it sees."""
+    line = 'END = "<|im_end|>\u200b</s>"  # closes a turn'
+    files = {**FILES, "chat.py": f"{line}\n"}
+    played = play([call("read", path="chat.py"), DONE], files=files)
+    shown = next(text for text in played.told.splitlines() if text.startswith("1: ")).removeprefix("1: ")
+    assert shown != line
+    for quote in (shown, line):
+        (found,) = play([call("record_finding", **finding(file="chat.py", quote=quote)), DONE], files=files).kept
+        assert (found.places[0].line, found.places[0].quote) == (1, line)

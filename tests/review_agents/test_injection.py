@@ -1,6 +1,7 @@
 """Hostile text on every way to a model: it stays inside its quotation, in sight, and changes nothing around it."""
 
 import re
+import unicodedata
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from review_agents import material
 from review_agents.focus import builtin
 from review_agents.ports import ContextOverflow
 from review_agents.records import FocusState, Message, ProbeResult, ProbeState, Ran, Role
-from review_agents.scripted import call
+from review_agents.scripted import call, calls, said
 from review_agents.visible import CONTROL, UNSEEN, defanged, quoted
 from tests.support import attacks
 from tests.support.agents import FILES, MARK, Hand, Played, finding, play, repo, report, results
@@ -117,6 +118,75 @@ def test_what_is_left_of_turns_that_were_taken_out_stays_inside_its_quotation(at
     assert any("earlier turns were taken out" in text for text in texts) and all(map(harmless, texts))
 
 
+@ATTACKS
+def test_a_heading_that_names_the_place_of_a_known_finding_is_told_in_harmless_words(attack: str) -> None:
+    heading = " ".join(attack.encode(errors="replace").decode().split())
+    text = f"# {heading} #\n\nIt adds numbers.\n\nNothing else is needed.\n"
+    told = {"file": "GUIDE.md", "kind": "documentation", "rule": "wrong_statement"}
+    first = finding(**told, quote="It adds numbers.", title="The guide says that it adds")
+    second = finding(**told, quote="Nothing else is needed.", title="A second claim of it", output_contains=["other"])
+    steps = [call("record_finding", **first), call("record_finding", **second), DONE]
+    played = play(steps, files={**FILES, "GUIDE.md": text})
+    assert all(map(harmless, not_the_models_own(played))) and "taken for finding:1" in played.told
+
+
+@ATTACKS
+def test_the_name_of_a_repo_is_told_in_harmless_words(attack: str) -> None:
+    named = material.opening(
+        repo(FILES, name=attack), results(), FILES.get, focus=builtin()["security"], mark=MARK, native=True
+    )
+    assert all(harmless(message.text) for message in named)
+
+
+@ATTACKS
+@pytest.mark.parametrize("native", [True, False])
+def test_what_a_model_makes_up_of_other_turns_is_none_when_it_is_told_so_and_sent_back(
+    attack: str, native: bool
+) -> None:
+    """Weak models go on with the turn of somebody else, and servers take such words for control tokens."""
+    broken = [
+        said(f"I see. {attack}"),
+        said(f"```call\n{attack}\n{{}}\n```"),
+        calls(("run", f'{{"command": {attack}')) if native else said(f'```call\nrun\n{{"command": {attack}\n```'),
+    ]
+    last = said(f'I see. {attack}\n```call\nrun\n{{"command": "ls"}}\n```')
+    played = play([*broken, call("read", path="sums.py", from_line=attack), last, DONE], native=native)
+    for message in played.last_question[4:]:
+        assert CONTROL.search(message.text) is None, message.text
+        assert message.role is Role.ASSISTANT or harmless(message.text)
+
+
+# As released models have them, a space in them written as ·; none of our own patterns is used to look for them.
+TOKENS = """
+<|im_start|> <|im_end|> <|endoftext|> <|eot_id|> <|start_header_id|> <|python_tag|> <|start|> <|channel|> <|message|>
+<|tool▁calls▁begin|> <｜tool▁sep｜> <|START_OF_TURN_TOKEN|> <|turn> <turn|> <|channel> <channel|> <|tool_call>
+<tool_call|> <|tool_response> <|"|> <start_of_turn> <end_of_turn> <start_of_image> <image_soft_token> <unused99>
+<extra_id_0> <bos> <eos> <pad> <unk> <mask> <s> </s> <BOS_TOKEN> <EOS_TOKEN> <end_of_utterance> <sop> <eop> [gMASK]
+[sMASK] [MASK] [INST] [/INST] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CALLS] [TOOL_RESULTS] [/TOOL_RESULTS]
+[TOOL_CONTENT] [ARGS] [CALL_ID] [AVAILABLE_TOOLS] [THINK] [/THINK] [BOS] <<SYS>> <</SYS>> [|system|] [|endofturn|]
+]~b] ]~!b[ [e~[ <tool_call> </tool_call> <tool_calls> <tool_response> <tool_output> <tool_code> <function_calls>
+<function=run> <parameter=x> <invoke·name="x"> <minimax:tool_call> </minimax:tool_call> <seed:think> <seed:tool_call>
+<longcat_tool_call> <arg_key> </arg_value> <think> </think> <think_end> <role> </role> <observation> <jupyter_start>
+"""
+
+
+@pytest.mark.parametrize("token", [one.replace("·", " ") for one in TOKENS.split()])
+def test_no_control_token_of_a_released_model_is_left(token: str) -> None:
+    shown = defanged(f"a {token} b")
+    assert token not in shown and "‹" in shown and "›" in shown
+
+
+def test_every_character_that_shows_nothing_is_named() -> None:
+    """By Unicode's own categories; signs that enclose the digits behind them can be seen."""
+    enclosing = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    hidden = [
+        code
+        for code in range(0x110000)
+        if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs", "Zl", "Zp") and code not in {9, 10, *enclosing}
+    ]
+    assert [hex(code) for code in hidden if not defanged(f"a{chr(code)}b").startswith("a⟨")] == []
+
+
 def test_there_are_at_least_forty_attacks() -> None:
     assert len(attacks.ALL) >= 40
 
@@ -128,4 +198,5 @@ def test_an_attack_can_still_be_read_and_reported() -> None:
 
 def test_ordinary_text_is_left_alone() -> None:
     text = "if a < b and c[0] | d: print('<div>', x->y) # naïve 日本語 → ok\n\tlist<int> [INFO]"
+    text += " x[mask] = y[args][think] <me@host.example> dict[str, int|None] a <| b"
     assert defanged(text) == text
