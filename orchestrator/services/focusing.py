@@ -167,9 +167,9 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
     try:
         model, ability = mind.ready()
     except NodeRefused as error:
-        return without_node(focus, str(error), recorded)
+        return without_node(focus, str(error), earlier, recorded)
     except NodeAway as error:
-        return wait_or_give_up(job, focus, error, recorded)
+        return wait_or_give_up(job, run, focus, error)
     except Stopped:
         job.hold.check()
         raise
@@ -227,8 +227,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
     try:
         return loop.review(task, world, meter)
     except NodeAway as error:
-        _, recorded = stored(job, run)
-        return wait_or_give_up(job, focus, error, recorded)
+        return wait_or_give_up(job, run, focus, error)
     except Stopped:
         job.hold.check()
         raise
@@ -245,18 +244,28 @@ def stored(job: Job, run: StepRun) -> tuple[tuple[Entry, ...], tuple[Candidate, 
     return entries, tuple(dict.fromkeys(claimed))
 
 
-def wait_or_give_up(job: Job, focus: Focus, error: NodeAway, recorded: tuple[Candidate, ...]) -> FocusResult:
+def wait_or_give_up(job: Job, run: StepRun, focus: Focus, error: NodeAway) -> FocusResult:
     """Rises again as long as the review may wait for its node."""
     with job.shop.sessions.reading() as db:
         started = db.get_one(Review, job.review_id).started_at
     patience = timedelta(minutes=job.shop.settings.node_patience_minutes)
     if started is None or job.shop.clock() - started < patience:
         raise error
-    return without_node(focus, f"the node was away {patience} after the start of the review: {error}", recorded)
+    why = f"the node was away {patience} after the start of the review: {error}"
+    return without_node(focus, why, *stored(job, run))
 
 
-def without_node(focus: Focus, reason: str, recorded: tuple[Candidate, ...]) -> FocusResult:
-    return FocusResult(focus=focus.name, state=FocusState.NODE_FAILED, reason=reason, candidates=recorded)
+def without_node(focus: Focus, reason: str, earlier: Sequence[Entry], recorded: tuple[Candidate, ...]) -> FocusResult:
+    """What the focus brought before its node was lost, and what that cost."""
+    answers = [entry.answer for entry in earlier if entry.answer is not None]
+    return FocusResult(
+        focus=focus.name,
+        state=FocusState.NODE_FAILED,
+        reason=reason,
+        candidates=recorded,
+        usage=sum((answer.usage for answer in answers), Usage()),
+        turns=len(answers),
+    )
 
 
 def mark_of(job: Job) -> str:

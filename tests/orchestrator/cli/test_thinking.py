@@ -105,6 +105,8 @@ ESCAPES = {
     "the clock": "sleep 300",
     "everybody": "kill -9 -1; echo killed",
     "much output": "yes spam | head -c 3000000",
+    "the disk": "for place in /tmp ~ /job /job/repo /dev/shm /var/tmp; do"
+    " head -c 20G /dev/zero > $place/full && echo reached; rm -f $place/full; done 2>&1",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from orchestrator.sandbox.contract import BoxGone
-from orchestrator.services import exporting, reviews, submitting, working
+from orchestrator.services import exporting, memos, reviews, submitting, working
 from orchestrator.services.proving import ABSENT
 from orchestrator.services.submitting import Submission
 from orchestrator.services.views import ReviewPage, ReviewState, StepState
@@ -21,7 +21,7 @@ from orchestrator.store.session import Sessions
 from orchestrator.store.steps import CandidateRow, Step
 from review_agents.ports import NodeAway, NodeRefused
 from review_agents.records import Answer, Candidate, Entry, Lifecycle, Ran, Source, VerificationState
-from review_agents.scripted import ScriptedModel, call, recorded, recording_of, said
+from review_agents.scripted import ScriptedModel, call, calls, recorded, recording_of, said
 from tests.support.tiny import FILES, SECOND, Script, TinyGit
 from tests.support.tiny_agents import DONE, FINDS, NOTHING, PROVE, SHOUTS, finding, model_of, thinking
 
@@ -419,6 +419,36 @@ def test_a_node_that_stays_away_ends_the_focuses_and_the_evidence_is_filed(
     page = reviews.get(shop, page.row.id)
     assert page.row.state is ReviewState.DONE and len(page.findings) == 1
     assert "was away 12:00:00 after the start of the review: no route" in step(page, "focus:newcomer").reason
+
+
+def test_what_was_spent_before_a_node_stayed_away_is_in_the_account(shop: Workshop) -> None:
+    model_of(shop)._left["focus:correctness"] = [*FINDS[:2], *[NodeAway("no route")] * 3]
+    page = reviewed(shop)
+    assert page.row.state is ReviewState.WAITING_FOR_NODE
+    shop.clock.forward(hours=13)  # type: ignore[attr-defined]
+    working.work(shop)
+    page = reviews.get(shop, page.row.id)
+    assert page.row.state is ReviewState.DONE
+    export = json.loads(exporting.export(shop, page.row.id, "json"))
+    with shop.sessions.reading() as db:
+        lost = db.scalars(select(Step).where(Step.name == "focus:correctness")).one()
+        entries = [Entry.model_validate(turn.body) for turn in transcripts.of_step(db, lost.id)]
+    spent = [entry.answer.usage for entry in entries if entry.answer is not None]
+    counted = export["tokens"]["by_focus"]["correctness"]
+    assert (counted["state"], counted["turns"], counted["findings"]) == ("node_failed", 2, 1)
+    assert (counted["prompt"], counted["completion"]) == (
+        sum(u.prompt for u in spent),
+        sum(u.completion for u in spent),
+    )
+    assert counted["completion"] > 0 and counted["per_confirmed"]
+
+
+@pytest.mark.parametrize("number", ["NaN", "1e999", '"nan"'])
+def test_a_score_that_is_no_number_costs_a_turn_and_not_the_review(shop: Workshop, number: str) -> None:
+    odd = f'{{"summary": "I looked at the one script.", "scores": {{"overall": {number}}}}}'
+    model_of(shop)._left["focus:newcomer"] = [calls(("finish", odd)), DONE]
+    page = reviewed(shop)
+    assert (page.row.state, page.row.error) == (ReviewState.DONE, "") and memos.get(shop, page.row.id).memo.voices
 
 
 @pytest.mark.parametrize("native", [True, False])
