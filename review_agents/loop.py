@@ -144,6 +144,9 @@ class Loop:
             self.talk.open(self.task.opening, NATIVE if self.native else TEXT)
             return
         for entry in self.task.earlier:  # what was spent before the interruption
+            if entry.kind is EntryKind.CUT:
+                self.cuts += 1
+                self.meter.forget_prefix()
             if entry.answer is not None:
                 self.meter.count_earlier(entry.answer.usage)
         earlier = calls_in(self.task.earlier)

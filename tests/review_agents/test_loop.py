@@ -592,3 +592,21 @@ def test_a_replayed_recording_does_exactly_what_was_done() -> None:
     again = play(replayed({"focus:correctness": first.entries}))
     assert again.result.candidates == first.result.candidates
     assert [entry.message for entry in again.entries] == [entry.message for entry in first.entries]
+
+
+def test_what_was_read_again_after_a_cut_counts_also_where_the_review_waited_since() -> None:
+    def reads(number: int, prompt: int) -> Answer:
+        usage = Usage(prompt=prompt, completion=10)
+        return call("run", command=f"ls {number}").model_copy(update={"usage": usage})
+
+    before = [*(reads(number, 1000 * number) for number in range(1, 9)), ContextOverflow("too long"), reads(9, 5000)]
+    after = [reads(10, 6000), call("finish", **report())]
+    hand = Hand(says=lambda command: Ran(exit=0, head=command * 300))
+    budget = {"tokens": 16_600}
+    whole = play([*before, *after], hand=hand, budget=budget)
+    entries: list[Entry] = []
+    with pytest.raises(NodeAway):
+        play([*before, NodeAway("gone")], hand=hand, budget=budget, entries=entries)
+    resumed = play(after, hand=hand, budget=budget, earlier=entries)
+    assert any(entry.kind is EntryKind.CUT for entry in entries)
+    assert all("Most of your budget is spent" in played.told for played in (whole, resumed))
