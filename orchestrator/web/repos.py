@@ -6,10 +6,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from orchestrator.services import repos, submitting
-from orchestrator.web.deps import Shop
+from orchestrator.services.views import Listed
+from orchestrator.web.deps import PageNumber, Shop
 from orchestrator.web.render import page
 
 router = APIRouter()
+SHOWN_FINDINGS = 200  # in a page
 
 
 @router.get("/repos")
@@ -18,8 +20,18 @@ def all_repos(request: Request, shop: Shop) -> HTMLResponse:
 
 
 @router.get("/repos/{repo_id}")
-def one_repo(request: Request, repo_id: UUID, shop: Shop) -> HTMLResponse:
-    return page(request, "repo.html", section="/repos", page=repos.get(shop, repo_id))
+def one_repo(request: Request, repo_id: UUID, shop: Shop, number: PageNumber = 1) -> HTMLResponse:
+    """A repo in which nobody mends anything has thousands of open findings: they come in pages."""
+    found = repos.get(shop, repo_id)
+    first = (number - 1) * SHOWN_FINDINGS
+    shown = found.findings[first : first + SHOWN_FINDINGS]
+    return page(
+        request,
+        "repo.html",
+        section="/repos",
+        page=found,
+        open=Listed(items=shown, page=number, per_page=SHOWN_FINDINGS, total=len(found.findings)),
+    )
 
 
 @router.post("/repos/{repo_id}/review")

@@ -8,9 +8,10 @@ from fastapi.testclient import TestClient
 
 from orchestrator.services.workshop import Workshop
 from orchestrator.store.reviews import Review, ReviewState
+from orchestrator.web.repos import SHOWN_FINDINGS
 from orchestrator.web.text import UNSEEN, visible
 from review_agents.records import ProbeState
-from tests.factories import make_probe_result, make_repo, make_review, make_step
+from tests.factories import make_finding, make_probe_result, make_repo, make_review, make_step
 from tests.orchestrator.web.html import Page, read
 from tests.orchestrator.web.streets import HOSTILE, Street, build
 
@@ -173,6 +174,22 @@ def test_the_list_is_filtered_and_paged(client: TestClient, typical: Street, sho
     assert client.get("/reviews?page=0").status_code == 422
     assert client.get("/reviews?page=99999999999999999999").status_code == 422
     assert client.get("/reviews?repo=nonsense").status_code == 422
+
+
+def test_a_repo_with_very_many_open_findings_shows_them_in_pages_and_none_twice(
+    client: TestClient, shop: Workshop
+) -> None:
+    with shop.sessions.begin() as db:
+        review = make_review(db, make_repo(db), state=ReviewState.DONE)
+        made = {f"/findings/{make_finding(db, review, path=f'file{at}.py').id}" for at in range(SHOWN_FINDINGS + 3)}
+    address = f"/repos/{review.repo_id}"
+    answers = [client.get(f"{address}?page={number}").text for number in (1, 2)]
+    shown = [re.findall(r'href="(/findings/[0-9a-f-]+)"', answer) for answer in answers]
+    assert [len(one) for one in shown] == [SHOWN_FINDINGS, 3]
+    assert {*shown[0], *shown[1]} == made
+    assert f"{SHOWN_FINDINGS + 3} in all" in answers[0] and f"{address}?page=2" in answers[0]
+    assert f"{address}?page=1" in answers[1] and client.get(address).text.count("/findings/") == SHOWN_FINDINGS
+    assert client.get(f"{address}?page=0").status_code == 422
 
 
 @pytest.mark.parametrize(
