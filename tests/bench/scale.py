@@ -258,6 +258,7 @@ def further(size: Size, sessions: Sessions) -> Iterator[tuple[str, str, bool]]:
     for name, address in {
         "the last page of all reviews": f"/reviews?page={pages}",
         "the last page of all reviews (JSON)": f"/api/reviews?page={pages}",
+        "a repo, the last page of its open findings": f"/repos/{repo}?page={size.findings // size.repos // 200}",
         "a running review": f"/reviews/{running}",
         "a running review (JSON)": f"/api/reviews/{running}",
         "a running review's progress (JSON)": f"/api/reviews/{running}/progress",
