@@ -2,6 +2,7 @@
 read again after a restart, and nothing of ours left when it is taken down.
 
 On an engine of its own with a network of its own; public images are stand-ins (tests/support/standin_images.py).
+What the pages for users say is typed as it stands there (tests/support/documented.py).
 """
 
 import json
@@ -24,16 +25,19 @@ from orchestrator.settings import PREFIX, Settings
 from tests.support.boxes import git, own_settings
 from tests.support.chromium import chromium
 from tests.support.docker_engine import Engine, bridge_to_the_world, docker_engine
+from tests.support.documented import COMPOSE, COMPOSED_NODE, RUN
 from tests.support.host_settings import written
 from tests.support.postgres import free_port
 from tests.support.standin_images import ensure, ensure_for_building, ensure_with_wheels
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
-COMPOSE = ROOT / "compose.yaml"
+COMPOSE_FILE = ROOT / "compose.yaml"
 PROJECT = "lamplighter-test"
 SERVICES = {"postgres", "redis", "web", "beat", "engine-proxy", "worker"}
 LOOKED_AT_OFTEN = SERVICES - {"beat", "worker"}  # in this test; those two are in minutes
+FILES_OF_IMAGES = ("compose.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
 NODES = {"node-cpu", "node-cuda", "node-rocm", "llama-server", "llama-swap"}
 # Set by compose.yaml itself, of no use in a container, or not a setting of a running service.
 NOT_HANDED_ON = {
@@ -43,14 +47,14 @@ NOT_HANDED_ON = {
 
 
 def test_every_setting_that_makes_sense_in_a_container_is_handed_on_from_env() -> None:
-    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    services = yaml.safe_load(COMPOSE_FILE.read_text())["services"]
     for name in ("web", "beat", "worker", "migrate"):
         given = {key.removeprefix(PREFIX).lower() for key in services[name]["environment"]}
         assert set(Settings.model_fields) - given <= NOT_HANDED_ON, name
 
 
 def test_only_the_proxy_holds_the_engines_socket_and_only_the_web_port_is_published() -> None:
-    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    services = yaml.safe_load(COMPOSE_FILE.read_text())["services"]
     holders = {name for name, one in services.items() if "docker.sock" in str(one.get("volumes"))}
     assert holders == {"engine-proxy"}
     assert services["engine-proxy"]["network_mode"] == "none"
@@ -119,7 +123,7 @@ def test_the_template_of_settings_changes_nothing_until_a_line_is_uncommented() 
     lines = (ROOT / ".env.example").read_text().splitlines()
     assert all(not line or line.startswith("#") for line in lines)
     offered = {line[1:].partition("=")[0] for line in lines if "=" in line and line.startswith("#") and line[1] != " "}
-    composed = COMPOSE.read_text() + (ROOT / "inference_node/services.yaml").read_text()
+    composed = COMPOSE_FILE.read_text() + (ROOT / "inference_node/services.yaml").read_text()
     composed += (ROOT / "inference_node/compose.yaml").read_text()
     unused = {name for name in offered if name not in composed and name != "COMPOSE_PROFILES"}
     assert not unused, "compose does not use these"
@@ -131,21 +135,29 @@ class Stack:
     folder: Path
     port: int
     boxes: dict[str, dict[str, Any]] = field(default_factory=dict)  # of reviews, as the engine showed them
+    typed: Terminal = field(init=False)  # in the clone
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def compose(self, *arguments: str, check: bool = True) -> str:
-        tree = self.folder / "tree"
+        tree = self.folder / "lamplighter"
         files = ["-f", str(tree / "compose.yaml"), "-f", str(self.folder / "override.yaml")]
         return self.composed("-p", PROJECT, "--project-directory", str(tree), *files, *arguments, check=check)
 
     def composed(self, *arguments: str, check: bool = True, cwd: Path | None = None, **more: str) -> str:
         """Compose with this stack's engine and settings, `more` of them."""
         command = ["docker-compose", *arguments]
-        environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "DOCKER", "COMPOSE"))},
+        done = subprocess.run(command, cwd=cwd, env=self.environment(**more), capture_output=True, text=True)
+        if check and done.returncode:
+            raise AssertionError(f"docker-compose {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def environment(self, **more: str) -> dict[str, str]:
+        ours = (PREFIX, "DOCKER", "COMPOSE")
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
             "DOCKER_HOST": self.engine.url,
             "DOCKER_BUILDKIT": "0",
             "COMPOSE_DOCKER_CLI_BUILD": "0",
@@ -155,10 +167,16 @@ class Stack:
             **self.settings(),
             **more,
         }
-        done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-        if check and done.returncode:
-            raise AssertionError(f"docker-compose {' '.join(arguments)}: {done.stdout[-3000:]}{done.stderr[-3000:]}")
-        return done.stdout
+
+    def terminal(self, cwd: Path, **more: str) -> Terminal:
+        """Where one types what the pages say. The old compose of Debian does what they say of `docker compose`."""
+        programs = self.folder / "programs"
+        programs.mkdir(exist_ok=True)
+        (programs / "docker").write_text(AS_PLUGIN)
+        (programs / "docker").chmod(0o755)
+        cwd.mkdir(exist_ok=True)
+        variables = self.environment(PATH=f"{programs}:{os.environ['PATH']}", TERM="dumb", **more)
+        return Terminal(cwd, variables, as_here={"REPO": str(self.folder / "origin")}, patience_s=1200)
 
     def settings(self) -> dict[str, str]:
         """What installations need on this machine, the CA file where the override puts it."""
@@ -195,13 +213,22 @@ class Stack:
         return answer.json()
 
 
+AS_PLUGIN = """#!/bin/sh
+case "$1 $2 $3" in
+"compose cp web:"*) from=${3#web:}; exec /usr/bin/docker cp "$(docker-compose ps -q web):$from" "$4" ;;  # 1.29 has none
+"compose "*) shift; exec docker-compose "$@" ;;
+esac
+exec /usr/bin/docker "$@"
+"""
+
+
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     if subprocess.run(["sh", "-c", "command -v docker-compose"], capture_output=True).returncode:
         pytest.skip("compose needs docker-compose (apt-get install docker-compose)")
     folder = tmp_path_factory.mktemp("compose")
     make_repo(folder / "repos" / "tiny")
-    copy_tree(folder / "tree")
+    copy_tree(folder / "origin")
     (folder / "override.yaml").write_text(override(folder))
     with (
         bridge_to_the_world("lamptests0", "10.213.0.1/24") as bridge,
@@ -211,12 +238,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         ensure(engine, "postgres:15-bookworm")
         ensure(engine, "redis:7.0-bookworm")
         stack = Stack(engine, folder, free_port())
+        override_file = folder / "override.yaml"
+        stack.typed = stack.terminal(folder, COMPOSE_PROJECT_NAME=PROJECT, COMPOSE_FILE=f"compose.yaml:{override_file}")
+        stack.typed.types("git clone REPO lamplighter && cd lamplighter")
         stack.compose("down", "-v", check=False)  # of a run that was killed; so the next two
         for kind, listed, gone in (("container", ("-aq",), ("-f", "-v")), ("volume", ("-q",), ("-f",))):
             names = engine.command(kind, "ls", *listed, "--filter", "label=lamplighter.instance").split()
             if names:
                 engine.command(kind, "rm", *gone, *names)
-        stack.compose("--profile", "build", "build")
+        stack.typed.types("cp .env.example .env")
         try:
             yield stack
         finally:
@@ -228,8 +258,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # about 4 minutes on a quiet machine, half of it building
 def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: Stack) -> None:
-    stack.compose("up", "-d")
+    types = stack.typed.types
+    (stack.typed.cwd / "node-key.txt").write_text("what the node box printed\n")
+    types("docker compose run --rm -T prepare put node-key < node-key.txt")
+    types("docker compose --profile build build")
+    types("docker compose up -d")
     wait_for(lambda: all_well(stack), 240, stack.health)
+    assert stack.compose("run", "--rm", "-T", "prepare", "show", "node-key") == "what the node box printed\n"
     assert stack.get("/health/ready") == {"status": "ok", "problem": ""}
 
     page = submitted_in_chromium(stack, "/repos/tiny")
@@ -251,22 +286,32 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
     assert not stack.inspected("label=lamplighter.review")  # the review's boxes are gone
 
     look_at_walls(stack)
+    look_as_the_pages_say(stack)
     stack.compose("restart")
     wait_for(lambda: all_well(stack), 240, stack.health)
     again = stack.get(path)
     assert (again["row"], again["findings"]) == (review["row"], review["findings"])
     assert headings_in_chromium(stack, page) == shown
 
-    kept = stack.compose("exec", "-T", "web", "lamplighter", "backup", "--to", "/backups", "--keep", "14").strip()
+    kept = types("docker compose exec -T web lamplighter backup --to /backups --keep 14").split()[-1]
+    for _ in range(2):  # the next night's lies beside it
+        types("docker compose cp web:/backups/. ./lamplighter-backups")
+    assert Path(kept).name in [file.name for file in (stack.typed.cwd / "lamplighter-backups").iterdir()]
     httpx.post(f"{stack.url}/api/reviews", json={"target": "/repos/tiny", "force": True}).raise_for_status()
-    stack.compose("stop", "web", "worker", "beat")  # from here as docs/operating.md says
-    stack.compose("run", "--rm", "-T", "web", "restore", f"/backups/{Path(kept).name}", "--replace")
-    stack.compose("up", "-d")
+    types("docker compose exec web lamplighter accounts add ada", answers=["correct horse 9"] * 2)
+    assert httpx.get(f"{stack.url}/api/reviews").status_code == 401
+    types("docker compose stop web worker beat")
+    stack.typed.as_here["FILE"] = Path(kept).name
+    types("docker compose run --rm web restore /backups/FILE --replace")
+    types("git pull && docker compose --profile build build && docker compose up -d")
     wait_for(lambda: all_well(stack), 240, stack.health)
-    assert stack.get("/api/reviews")["total"] == 1
+    assert stack.get("/api/reviews")["total"] == 1  # neither the later review nor the account
     assert headings_in_chromium(stack, page) == shown
 
-    stack.compose("down", "-v")
+    types("make sandbox-image")
+    types("docker compose down -v")
+    types("docker image prune --filter label=lamplighter.image", answers=["y"])
+    assert stack.typed.typed == set(RUN[COMPOSE])
     for kind in ("container", "volume", "network"):
         everything = ["-a"] if kind == "container" else []
         listed = stack.engine.command(kind, "ls", *everything, "--format", "{{json .}}")
@@ -278,9 +323,14 @@ def test_a_review_is_done_in_containers_and_read_again_after_a_restart(stack: St
 @pytest.mark.timeout(1500)  # about 3 minutes on a quiet machine, most of it building
 def test_the_node_of_a_machine_of_its_own_is_built_and_answers_from_its_container(stack: Stack) -> None:
     """As docs/two-machines.md says, with its .env beside its file; on the CPU, with the model of the demo."""
-    folder, port = stack.folder / "tree" / "inference_node", free_port()
-    (folder / ".env").write_text(f"COMPOSE_PROFILES=node-cpu\nNODE_PORT={port}\n")
+    port = free_port()
     base = ensure_with_wheels(stack.engine, "python:3.11-slim-bookworm")
+    typed = stack.terminal(stack.folder / "node-box", COMPOSE_PROJECT_NAME=f"{PROJECT}-node", PYTHON_IMAGE=base)
+    typed.types("git clone REPO lamplighter && cd lamplighter/inference_node")
+    typed.types("cp ../.env.example .env")
+    folder = typed.cwd
+    with (folder / ".env").open("a") as lines:
+        lines.write(f"COMPOSE_PROFILES=node-cpu\nNODE_PORT={port}\n")
 
     def compose(*arguments: str) -> str:
         return stack.composed("-p", f"{PROJECT}-node", *arguments, cwd=folder, PYTHON_IMAGE=base)
@@ -292,13 +342,18 @@ def test_the_node_of_a_machine_of_its_own_is_built_and_answers_from_its_containe
         return bool(state["Health"]["Status"] == "healthy")
 
     try:
-        compose("up", "-d", "--build")
+        typed.types("docker compose up -d --build")
         wait_for(healthy, 300, lambda: compose("logs", "--tail=60", "node-cpu"))
+        typed.as_here["node-rocm"] = "node-cpu"  # there is no AMD card
+        typed.types("docker compose logs -f node-rocm", until=r"node-cpu.*\|", status=(0, 1))
         where = f"http://127.0.0.1:{port}"
         assert httpx.get(f"{where}/health", timeout=30).status_code == 200
         asked = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}
         assert httpx.post(f"{where}/v1/chat/completions", json=asked, timeout=60).status_code == 401
-        key = {"Authorization": f"Bearer {compose('run', '--rm', '-T', 'prepare', 'show', 'node-key').strip()}"}
+        show = "run --rm -T prepare show node-key"
+        screen, secret = typed.types(f"docker compose {show}"), compose(*show.split()).strip()
+        assert len(secret) == 48 and secret in screen
+        key = {"Authorization": f"Bearer {secret}"}
         models = httpx.get(f"{where}/v1/models", headers=key, timeout=30).json()["data"]
         answer = httpx.post(
             f"{where}/v1/chat/completions", headers=key, json={**asked, "model": models[0]["id"]}, timeout=240
@@ -306,6 +361,7 @@ def test_the_node_of_a_machine_of_its_own_is_built_and_answers_from_its_containe
         assert answer.status_code == 200, answer.text
         assert answer.json()["choices"][0]["message"]["content"].strip(), answer.text
         inside = ("exec", "-T", "node-cpu", "sh", "-c")
+        assert typed.typed == set(RUN[COMPOSED_NODE])
         assert compose(*inside, "id -u && touch ~/.cache/kept && ! touch /models/new 2>/dev/null").strip() == "10002"
     finally:
         stack.composed("-p", f"{PROJECT}-node", "down", "-v", check=False, cwd=folder)
@@ -338,6 +394,17 @@ def look_at_walls(stack: Stack) -> None:
     containers = stack.inspected(f"label=com.docker.compose.project={PROJECT}")
     bindings = [ports for one in containers for ports in (one["HostConfig"]["PortBindings"] or {}).values()]
     assert bindings == [[{"HostIp": "127.0.0.1", "HostPort": str(stack.port)}]]
+
+
+def look_as_the_pages_say(stack: Stack) -> None:
+    types = stack.typed.types
+    said = types("docker compose exec worker lamplighter doctor")
+    assert "ok   sandbox: " in said and "BAD" not in said
+    said = types("docker compose exec web lamplighter doctor --only database,broker,web,node")
+    assert "ok   database: " in said and "ok   broker: " in said
+    assert "engine-proxy" in types("docker compose ps && docker compose logs --tail=50")
+    assert "web" in types("docker compose logs web")
+    assert "engine-proxy" in types("docker compose logs engine-proxy")
 
 
 def submitted_in_chromium(stack: Stack, target: str) -> str:
@@ -384,12 +451,16 @@ def override(folder: Path) -> str:
 
 
 def copy_tree(target: Path) -> None:
-    """What images are built from, as it is now: each service's build must see the same files."""
+    """A repo to clone, with what images are built from, as it is now: each service's build must see the same files."""
     target.mkdir()
     for name in ("orchestrator", "review_agents", "inference_node", "migrations"):
         shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("compose.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"):
+    shutil.copytree(ROOT / ".ci", target / ".ci")
+    for name in (*FILES_OF_IMAGES, "Makefile", ".env.example", ".gitignore"):
         shutil.copy2(ROOT / name, target / name)
+    git(target, "init", "-q", "-b", "main")
+    git(target, "add", "-A")
+    git(target, "commit", "-q", "-m", "All of it")
 
 
 def make_repo(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`make digests` against a real registry and a real engine: what is written, what compose makes of it, what is kept."""
 
+import os
 import shutil
 import subprocess
 import tarfile
@@ -12,7 +13,9 @@ import httpx
 import pytest
 
 from tests.support.docker_engine import Engine, docker_engine
+from tests.support.documented import DIGESTS, RUN
 from tests.support.postgres import free_port
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +63,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tree]:
     if program is None:
         pytest.skip("digests come from a registry of the test's own (apt-get install docker-registry)")
     folder = tmp_path_factory.mktemp("digests")
-    for name in (".ci/digests", "compose.yaml", "inference_node/services.yaml"):
+    for name in (".ci/digests", "Makefile", "compose.yaml", "inference_node/services.yaml"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     registry = f"127.0.0.1:{free_port()}"
@@ -122,3 +125,17 @@ def test_where_one_cannot_be_pulled_nothing_is_written(tree: Tree) -> None:
 def test_a_name_that_compose_does_not_use_is_refused_with_those_that_it_does(tree: Tree) -> None:
     said = tree.digests(IMAGES="PITHON_IMAGE")
     assert said.returncode == 2 and "PYTHON_IMAGE" in said.stderr and "ROCM_IMAGE" in said.stderr
+
+
+@pytest.mark.docker
+def test_the_lines_of_the_page_write_into_the_files_that_they_name(tree: Tree) -> None:
+    for file, names in ((tree.env, NAMES), (tree.folder / "inference_node/.env", ("PYTHON_IMAGE", "ROCM_IMAGE"))):
+        for name in names:
+            tree.publish(name, name)
+        file.write_text("".join(f"{name}={tree.image(name)}\n" for name in names))
+    terminal = Terminal(tree.folder, {"PATH": os.environ["PATH"], "DOCKER_HOST": tree.engine.url})
+    terminal.types("make digests")
+    assert tree.env.read_text().count("@sha256:") == len(NAMES)
+    terminal.types('make digests IMAGES="PYTHON_IMAGE ROCM_IMAGE" ENV=inference_node/.env')
+    assert (tree.folder / "inference_node/.env").read_text().count("@sha256:") == 2
+    assert terminal.typed == set(RUN[DIGESTS])
