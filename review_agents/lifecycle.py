@@ -10,10 +10,12 @@ The rules, each bought with somebody's bad night:
   the fault, or its quoted text gone from a place that the same completed step looked at again.
 - A proof made of a text of the repo (a page's examples, a sentence) proves nothing once that text is another: the
   step that made it looks again, and what it does not find any more is fixed. If it could not look, nothing is marked.
-- A step that could not run, and a re-run that could not, mark nothing.
+- A step that could not run, and a re-run that could not, mark nothing. Nor does a re-run that met an interface which
+  is another now: a renamed function is no mended one.
 - A claim that was not proved never opens, reopens or counts; it is filed as what it is.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -34,6 +36,23 @@ from review_agents.sameness import Claim, Known, Pair, carrying, in_order, pair_
 
 # Statuses of the shell for a command that is not there: the reproduction did not run, so it proves nothing.
 DID_NOT_START = (126, 127)
+
+# What is printed where a script asks for something that is not there, or calls it as it cannot be called any more. A
+# line anywhere, because a script may go on after it. What a mended program says by itself (needs an extra, will not
+# have this value) is worded otherwise.
+DOES_NOT_FIT = re.compile(
+    r"""^(?:E\ +)?(?:
+        (?:ImportError|ModuleNotFoundError):\ (?:cannot\ import\ name\b|No\ module\ named\b)
+      | AttributeError:\ (?:partially\ initialized\ )?(?:module|type\ object|'[^']*'\ object).*\ has\ no\ attribute\b
+      | NameError:\ (?:free\ variable|name)\ .*\bis\ not\ defined
+      | TypeError:\ .*(?:\bunexpected\ keyword\ argument\b|\bmissing\ \d+\ required\b|\bpositional\ arguments?\ but\b)
+      | (?:SyntaxError|IndentationError|TabError):
+      | (?:Error:\ )?Cannot\ find\ module\b
+      | \S*python[\d.]*:\ (?:No\ module\ named\b|can't\ open\ file\b)
+      | .*:\ command\ not\ found$
+    )""",
+    re.VERBOSE | re.MULTILINE,
+)
 
 # Text that addresses reviewers may not switch off its own discovery.
 NEVER_IGNORED_BY_REPO = "reviewer"  # how the rules for it begin
@@ -232,7 +251,8 @@ def ran_properly(candidate: Candidate, verification: Verification, environments:
     if any(proof is None or proof.environment not in environments for proof in proofs):
         return False
     return bool(verification.runs) and not any(
-        ran.timed_out or ran.oom or ran.exit in DID_NOT_START for ran in verification.runs
+        ran.timed_out or ran.oom or ran.exit in DID_NOT_START or DOES_NOT_FIT.search(ran.output)
+        for ran in verification.runs
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from review_agents.visible import defanged
+
 
 class Record(BaseModel):
     """A frozen value. Unknown fields are errors, so a misspelt one never passes in silence."""
@@ -116,7 +118,8 @@ class Place(Record):
 class Symptom(Record):
     """What a re-run must show for the fault to be there; judged by plain code.
 
-    `contains` and `lacks` are texts looked for in the output with white space folded, case kept.
+    `contains` and `lacks` are texts looked for in the output with white space folded, case kept. What an agent copied
+    as it was shown to it, control tokens and unseen characters by their names, is found too.
     """
 
     exit: int | None = None  # this exit status
@@ -137,10 +140,12 @@ class Symptom(Record):
             return False
         if self.nonzero and ran.exit == 0:
             return False
-        said = " ".join(ran.output.split())
-        return all(" ".join(text.split()) in said for text in self.contains) and not any(
-            " ".join(text.split()) in said for text in self.lacks
-        )
+        said = [" ".join(text.split()) for text in (ran.output, defanged(ran.output))]
+
+        def occurs(text: str) -> bool:
+            return any(" ".join(text.split()) in one for one in said)
+
+        return all(map(occurs, self.contains)) and not any(map(occurs, self.lacks))
 
 
 class Copied(Record):
@@ -519,6 +524,7 @@ class FocusState(StrEnum):
     PRODUCED_NOTHING = "produced_nothing"  # ended without a finding and without a report: an error, not a clean bill
     NODE_FAILED = "node_failed"  # the node refused it, or stayed away too long
     NOT_RUN = "not_run"  # there was no budget left to begin
+    UNFINISHED = "unfinished"  # it is at work, or its review ended before it did
 
 
 class Report(Record):

@@ -214,7 +214,7 @@ def think(job: Job, run: StepRun, mind: Mind, focus: Focus, round: Round) -> Foc
         model=model,
         workspace=workspace,
         source=round.checkout.show,
-        keep=Keeper(job, run),
+        keep=Keeper(job, run, focus, round.before, earlier),
         clock=time.monotonic,
         cancelled=job.hold.stop_wanted,
         trial=lambda candidate: proving.trial(verifier_for(job, run, round, next(tried)), candidate, mark=mark),
@@ -257,15 +257,14 @@ def wait_or_give_up(job: Job, run: StepRun, focus: Focus, error: NodeAway) -> Fo
 
 def without_node(focus: Focus, reason: str, earlier: Sequence[Entry], recorded: tuple[Candidate, ...]) -> FocusResult:
     """What the focus brought before its node was lost, and what that cost."""
-    answers = [entry.answer for entry in earlier if entry.answer is not None]
-    return FocusResult(
-        focus=focus.name,
-        state=FocusState.NODE_FAILED,
-        reason=reason,
-        candidates=recorded,
-        usage=sum((answer.usage for answer in answers), Usage()),
-        turns=len(answers),
-    )
+    so_far = under_way(focus, earlier)
+    return so_far.model_copy(update={"state": FocusState.NODE_FAILED, "reason": reason, "candidates": recorded})
+
+
+def under_way(focus: Focus, entries: Sequence[Entry]) -> FocusResult:
+    """What a conversation cost up to here."""
+    spent = [entry.answer.usage for entry in entries if entry.answer is not None]
+    return FocusResult(focus=focus.name, state=FocusState.UNFINISHED, usage=sum(spent, Usage()), turns=len(spent))
 
 
 def mark_of(job: Job) -> str:
@@ -301,19 +300,29 @@ def verifier_for(job: Job, run: StepRun, round: Round, number: int) -> Verifier:
 
 
 class Keeper:
-    """Stores entries under the fence as they come, and tells the step's log in short what happens."""
+    """Stores entries under the fence as they come, with what they cost, and tells the step's log in short what happens.
 
-    def __init__(self, job: Job, run: StepRun):
+    The cost each time, because a review may end in the middle of a focus.
+    """
+
+    def __init__(self, job: Job, run: StepRun, focus: Focus, before: Sequence[FocusResult], earlier: Sequence[Entry]):
         self._job = job
         self._run = run
+        self._focus = focus
+        self._before = before
+        self._entries = list(earlier)
         self._seq = 0
 
     def __call__(self, entry: Entry, candidate: Candidate | None = None) -> None:
         self._seq += 1
         seq, body = self._seq, entry.model_dump(mode="json", exclude_defaults=True)
         claimed = candidate.model_dump(mode="json") if candidate is not None else None
+        self._entries.append(entry)
 
         def add(db: Session) -> None:
+            if entry.answer is not None:
+                so_far = under_way(self._focus, self._entries)
+                db.get_one(Review, self._job.review_id).tokens = tokens_of([*self._before, so_far])
             transcripts.add(db, self._run.id, self._run.attempt, seq, self._job.shop.clock(), body, claimed)
 
         with suppress(IntegrityError):  # written already, and the answer was lost with the connection

@@ -16,6 +16,7 @@ from review_agents.records import (
     Place,
     ProbeResult,
     ProbeState,
+    Ran,
     Reproduction,
     Role,
     Severity,
@@ -24,6 +25,7 @@ from review_agents.records import (
 from review_agents.rules import RULES
 from review_agents.scripted import call, said
 from review_agents.tools import RecordFinding, checked, offered
+from review_agents.visible import defanged
 from tests.support.agents import FILES, MARK, finding, play, repo, report, results
 
 DONE = call("finish", **report())
@@ -326,3 +328,13 @@ def test_a_line_is_found_by_the_words_in_which_it_was_shown() -> None:
     for quote in (shown, line):
         (found,) = play([call("record_finding", **finding(file="chat.py", quote=quote)), DONE], files=files).kept
         assert (found.places[0].line, found.places[0].quote) == (1, line)
+
+
+@pytest.mark.parametrize("printed", ["<|im_end|>", "a\u200bb", "\x1b[2Kgone", "[INST] plain"])
+def test_output_that_was_copied_as_it_was_shown_is_found_in_what_was_printed(printed: str) -> None:
+    ran = Ran(exit=0, head=f"before\n{printed}\nafter\n")
+    shown = defanged(printed)
+    assert shown != printed
+    assert Symptom(contains=(shown,)).shown_by(ran) and Symptom(contains=(printed,)).shown_by(ran)
+    assert not Symptom(exit=0, lacks=(shown,)).shown_by(ran)
+    assert not Symptom(contains=(shown,)).shown_by(Ran(exit=0, head="before\nafter\n"))

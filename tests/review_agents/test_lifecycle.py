@@ -1,3 +1,4 @@
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,6 +161,52 @@ def test_on_the_commit_that_showed_it_a_fault_that_does_not_show_stays_open() ->
 )
 def test_a_re_run_that_did_not_really_run_marks_nothing(ended: dict[str, Any]) -> None:
     assert merged([], [known()], rechecks={"old": Recheck(verification=verified(NOT_REPRODUCED, **ended))}) == ()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "python3 -c 'from json import greet'",
+        "python3 -c 'import no_such_module_here'",
+        "python3 -m no_such_module_here",
+        "python3 no_such_file_here.py",
+        "python3 -c 'import json; json.greet()'",
+        "python3 -c 'import json; json.JSONDecoder.greet()'",
+        "python3 -c 'import json; json.JSONDecoder().greet()'",
+        "python3 -c 'print(greet)'",
+        "python3 -c 'def greet(name): pass\ngreet(loud=1)'",
+        "python3 -c 'def greet(name): pass\ngreet()'",
+        "python3 -c 'def greet(name): pass\ngreet(1, 2)'",
+        "python3 -c 'class Greeter:\n    def __init__(self, name): pass\nGreeter()'",
+        "python3 -c 'print greet'",
+        "no_such_program_here --greet; echo done",
+        "python3 -c 'import json; json.greet()' || echo 'it does not greet'",
+    ],
+)
+def test_a_re_run_that_meets_another_interface_marks_nothing(script: str) -> None:
+    said = subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    verification = verified(NOT_REPRODUCED, exit=said.returncode, head=said.stdout)
+    assert merged([], [known()], rechecks={"old": Recheck(verification=verification)}) == (), said.stdout
+    pytests = verified(NOT_REPRODUCED, exit=1, head="".join(f"E   {line}\n" for line in said.stdout.splitlines()))
+    assert merged([], [known()], rechecks={"old": Recheck(verification=pytests)}) == (), said.stdout
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "ValueError('no name was given')",
+        "TypeError('name must be text, not int')",
+        "ImportError('greeting in colour needs rich: pip install greet[colour]')",
+        "AttributeError('a greeting cannot be changed')",
+        "LookupError('name is not defined in this language')",
+    ],
+)
+def test_what_a_mended_program_says_by_itself_is_a_proof(raised: str) -> None:
+    script = ["python3", "-c", f"raise {raised}"]
+    said = subprocess.run(script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    verification = verified(NOT_REPRODUCED, exit=said.returncode, head=said.stdout)
+    filed = only(merged([], [known()], rechecks={"old": Recheck(verification=verification)}))
+    assert filed.lifecycle is Lifecycle.FIXED
 
 
 def test_a_re_run_in_an_environment_that_could_not_be_made_marks_nothing() -> None:

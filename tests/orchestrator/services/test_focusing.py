@@ -292,14 +292,17 @@ def test_a_fault_that_a_second_mind_sees_first_on_the_same_commit_is_seen_late(s
 def test_a_fault_that_a_focus_does_not_mention_again_persists_until_it_is_proved_fixed(
     shop: Workshop, script: Script
 ) -> None:
-    model_of(shop)._left["focus:correctness"] = [*FINDS, *NOTHING, *NOTHING]
-    model_of(shop)._left["focus:newcomer"] = [*NOTHING, *NOTHING, *NOTHING]
+    model_of(shop)._left["focus:correctness"] = [*FINDS, *NOTHING * 3]
+    model_of(shop)._left["focus:newcomer"] = NOTHING * 4
     reviewed(shop)
     (found,) = by_agents(reviewed(shop))
     assert found.lifecycle is Lifecycle.PERSISTING
     assert isinstance(shop.git, TinyGit)
-    shop.git.commits[SECOND] = FILES
-    shop.git.head = SECOND
+    renamed, mended = SECOND, "3" * 40
+    shop.git.commits[renamed], shop.git.head = FILES, renamed
+    script.says[PROVE] = Ran(exit=1, head="Traceback ...\nImportError: cannot import name 'greet' from 'tiny'\n")
+    assert not [one for one in by_agents(reviewed(shop)) if one.lifecycle is Lifecycle.FIXED]
+    shop.git.commits[mended], shop.git.head = FILES, mended
     script.says[PROVE] = Ran(exit=0, head="GOOD EVENING\n")
     (found,) = by_agents(reviewed(shop))
     assert found.lifecycle is Lifecycle.FIXED
@@ -524,6 +527,32 @@ def test_a_review_that_is_cancelled_while_its_agent_thinks_ends_at_once(shop: Wo
     page = reviewed(shop)
     assert page.row.state is ReviewState.CANCELLED and len(model_of(shop).asked) < 5
     assert not shop.sandbox.boxes and not shop.sandbox.volumes  # type: ignore[union-attr]
+
+
+def test_what_a_focus_spent_before_its_review_was_cancelled_is_in_the_account(shop: Workshop) -> None:
+    model_of(shop)._left["focus:newcomer"] = [*NOTHING]
+    runs = [call("run", command=f"ls {n}") for n in range(3)]
+    model_of(shop)._left["focus:correctness"] = [*runs, NodeAway("loading")]
+    page = reviewed(shop)
+    reviews.cancel(shop, page.row.id)
+    export = json.loads(exporting.export(shop, page.row.id, "json"))
+    account = export["tokens"]["by_focus"]
+    with shop.sessions.reading() as db:
+        told = {
+            one.name.removeprefix("focus:"): [
+                entry.answer.usage
+                for turn in transcripts.of_step(db, one.id)
+                if (entry := Entry.model_validate(turn.body)).answer is not None
+            ]
+            for one in page.steps
+            if one.name in ("focus:correctness", "focus:newcomer")
+        }
+    assert (account["correctness"]["state"], account["correctness"]["turns"]) == ("unfinished", 3)
+    assert {name: (one["prompt"], one["completion"]) for name, one in account.items()} == {
+        name: (sum(one.prompt for one in usages), sum(one.completion for one in usages))
+        for name, usages in told.items()
+    }
+    assert export["tokens"]["prompt"] == sum(one["prompt"] for one in account.values()) > 0
 
 
 # What is shown -------------------------------------------------------------------------------
