@@ -15,11 +15,13 @@ from uuid import UUID
 
 import structlog
 from pydantic import TypeAdapter
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from orchestrator.measure.records import Surroundings
 from orchestrator.sandbox.contract import Box, Cancelled, Description, NeedsMissing, Role, SandboxError
-from orchestrator.services import claiming, filing, focusing, nights, proving, scheduling
+from orchestrator.services import claiming, filing, focusing, nights, proving, scheduling, sweeping
 from orchestrator.services.claiming import Hold, Interrupted
 from orchestrator.services.job import UNWANTED, Job, Outcome, StepRun
 from orchestrator.services.verifying import Verifier
@@ -79,6 +81,7 @@ def execute(shop: Workshop, review_id: UUID) -> bool:
             run(hold)
         except LostClaim as error:
             log.warning("review lost", reason=str(error))
+            keep_volumes = may_come_back(shop, review_id)
         except (Cancelled, Stopped):
             finish(hold, ReviewState.CANCELLED)
         except Interrupted as error:
@@ -547,6 +550,16 @@ def finish(hold: Hold, state: ReviewState, *, error: str = "") -> None:
 def bug(error: Exception) -> str:
     """For the page: what a report to us needs."""
     return "A bug of Lamplighter ended this review. " + "".join(traceback.format_exception(error))[-4000:]
+
+
+def may_come_back(shop: Workshop, review_id: UUID) -> bool:
+    """Whether a review that was lost goes on: here, perhaps, where its volumes are; if not, the sweep takes them."""
+    try:
+        with shop.sessions.reading() as db:
+            return db.scalar(select(Review.id).where(Review.id == review_id, sweeping.may_go_on())) is not None
+    except DBAPIError as error:
+        log.warning("nobody can say whether a lost review goes on", review=str(review_id), error=str(error))
+        return True
 
 
 def drop(shop: Workshop, review_id: UUID) -> None:

@@ -79,6 +79,7 @@ def others() -> list[Case]:
         Case("cut the worker off", "merge", "before", 2.0),
         Case("cut the worker off", "record", "before", 15.0),
         Case("cut the worker off", "verify", "box", 2.0, sandbox="docker"),
+        Case("cut the worker off", "verify", "box", 15.0, sandbox="docker"),
         Case("cut the node off", "focus:correctness", "box", 2.0),
         Case("cut the node off", "focus:correctness", "box", 15.0),
         Case("cut the node off", "verify", "box", 8.0),

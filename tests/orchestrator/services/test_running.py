@@ -415,6 +415,28 @@ def test_a_runner_whose_lease_ran_out_writes_nothing_more(shop: Workshop, sessio
     page = reviews.get(shop, review_id)
     assert (page.row.state, page.row.outcome_note) == (ReviewState.DONE, "by the other")
     assert next(step for step in page.steps if step.name == "probe:patient").state is StepState.RUNNING
+    assert not shop.sandbox.volumes  # type: ignore[union-attr]
+
+
+def test_a_review_that_was_lost_to_a_long_cut_is_not_prepared_again_on_its_machine(shop: Workshop) -> None:
+    patient = Patient()
+    review_id = asked(shop)
+    thread = in_background(replace(shop, probes=(Probe("patient", patient), *PROBES)), review_id)
+    wait_for(lambda: is_running(shop, review_id, "probe:patient"))
+    later = shop.clock() + timedelta(hours=1)
+    with shop.sessions.begin() as db:
+        (lost,) = claims.held_on(db, shop.machine)
+        claims.give_up(db, lost, later)
+    thread.join(timeout=10)
+    assert isinstance(patient.ended_by, claims.LostClaim)
+    assert shop.sandbox.volumes == {str(review_id)}  # type: ignore[union-attr]
+    shop.sandbox.calls.clear()  # type: ignore[union-attr]
+    assert working.work(replace(shop, probes=PROBES, clock=lambda: later)) == 1
+    page = reviews.get(shop, review_id)
+    assert page.row.state is ReviewState.DONE
+    assert {step.name: step.attempt for step in page.steps}["prepare"] == 1
+    assert ("prepare", str(review_id)) not in shop.sandbox.calls  # type: ignore[union-attr]
+    assert not shop.sandbox.volumes  # type: ignore[union-attr]
 
 
 def test_a_stale_lease_is_refused_at_every_write(shop: Workshop) -> None:
