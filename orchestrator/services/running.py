@@ -58,6 +58,7 @@ CHECKOUT, PREPARE, INSTALL, MERGE, RECORD = "checkout", "prepare", "probe:instal
 FIRST_PROBE, FIRST_VERIFY, LAST = 10, 1000, 1_000_000  # positions
 RETRY_AFTER_S = 60.0  # times the attempt, up to
 LONGEST_RETRY_S = 600.0  # below claims.LONGEST_PAUSE
+DROP_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # an engine that is killed or restarted answers again after some seconds
 NODE_AGAIN_S = 60.0  # a node that is away is asked again so often
 # Only the checks of installing and packaging may reach the network, through the egress proxy.
 EGRESS_PROBES = ("install", "wheel", "dependencies")
@@ -563,13 +564,17 @@ def may_come_back(shop: Workshop, review_id: UUID) -> bool:
 
 
 def drop(shop: Workshop, review_id: UUID) -> None:
-    """Remove all that the sandbox holds for the review; what resists is left to the sweep."""
+    """Remove all that the sandbox holds for the review; what resists for some seconds is left to the sweep."""
     if shop.sandbox is None:
         return
-    try:
-        shop.sandbox.drop(str(review_id))
-    except SandboxError as error:
-        log.warning("the review's sandbox could not be removed yet", review=str(review_id), error=str(error))
+    for pause_s in (*DROP_AGAIN_S, None):
+        try:
+            return shop.sandbox.drop(str(review_id))
+        except SandboxError as error:
+            if pause_s is None or shop.stopping():
+                log.warning("the review's sandbox could not be removed yet", review=str(review_id), error=str(error))
+                return
+        time.sleep(pause_s)
 
 
 def note_sandbox(db: Session, review_id: UUID, description: Description) -> None:

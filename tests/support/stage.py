@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -276,10 +276,14 @@ class Queue(RedisServer):
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def is_read(self) -> bool:
-        """No message waits, and none is in somebody's hands."""
+    def is_read(self, but: Collection[bytes] = ()) -> bool:
+        """No message waits, and none is in somebody's hands, but for those: of workers that were killed."""
         queue = self.client()
-        return not queue.exists("unacked") and not any(queue.type(key) == b"list" for key in queue.keys("*"))
+        return self.in_hands() <= set(but) and not any(queue.type(key) == b"list" for key in queue.keys("*"))
+
+    def in_hands(self) -> set[bytes]:
+        """Messages that somebody took and has not answered for."""
+        return set(self.client().hkeys("unacked"))
 
     def lose_everything(self) -> None:
         """Killed, its files gone."""

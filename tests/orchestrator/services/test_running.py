@@ -120,7 +120,10 @@ METHODS = ["describe", "prepare", "prepared", "open", "run", "destroy", "drop", 
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_sandbox_that_always_fails_ends_the_review_with_the_reason(shop: Workshop, method: str) -> None:
+def test_a_sandbox_that_always_fails_ends_the_review_with_the_reason(
+    shop: Workshop, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "DROP_AGAIN_S", (0.0,))
     shop.sandbox.fail[method] = SandboxError("the disk is full")  # type: ignore[union-attr]
     page = reviewed(shop)
     if method in ("describe", "prepare", "prepared", "open", "run"):
@@ -128,6 +131,16 @@ def test_a_sandbox_that_always_fails_ends_the_review_with_the_reason(shop: Works
     else:  # cleaning up is the sweep's business where it fails
         assert page.row.state is ReviewState.DONE
     assert not any(step.state in (StepState.RUNNING, StepState.PENDING) for step in page.steps)
+
+
+def test_an_engine_that_is_away_for_a_moment_at_the_end_leaves_nothing(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "DROP_AGAIN_S", (0.0, 0.0))
+    shop.sandbox.fail["drop"] = [SandboxError("nobody answers")] * 2  # type: ignore[union-attr]
+    assert reviewed(shop).row.state is ReviewState.DONE
+    assert nothing_is_left(shop)
+    assert [name for name, _ in shop.sandbox.calls].count("drop") == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("method", ["describe", "prepare", "open", "run"])
