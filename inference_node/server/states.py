@@ -138,7 +138,8 @@ class Parts(Response):
             content = memoryview(self.body)
             for start in range(0, len(content), PART):
                 part = {"type": "http.response.body", "body": bytes(content[start : start + PART]), "more_body": True}
-                await asyncio.wait_for(send(part), self._send_timeout_s)
+                async with asyncio.timeout(self._send_timeout_s):
+                    await send(part)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except (TimeoutError, OSError):
             pass  # a client that takes nothing is a client that has gone; the connection ends with the body cut

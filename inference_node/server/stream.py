@@ -76,9 +76,8 @@ class EventStream(Response):
             await asyncio.gather(first, return_exceptions=True)
 
     async def _send(self, send: Send, chunk: bytes, *, more: bool) -> None:
-        await asyncio.wait_for(
-            send({"type": "http.response.body", "body": chunk, "more_body": more}), self._send_timeout_s
-        )
+        async with asyncio.timeout(self._send_timeout_s):
+            await send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def _close(self) -> None:
         close = getattr(self._chunks, "aclose", None)

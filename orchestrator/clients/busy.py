@@ -172,7 +172,8 @@ class Line:
 
     async def _begins_within(self, seconds: float) -> bool:
         try:
-            await asyncio.wait_for(self._begun.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._begun.wait()
         except TimeoutError:
             return False
         return True

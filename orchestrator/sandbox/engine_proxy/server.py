@@ -66,20 +66,23 @@ class Proxy:
             log.info("a connection ended early", error=str(error))
         finally:
             with contextlib.suppress(ConnectionError, TimeoutError):
-                await asyncio.wait_for(writer.drain(), HEAD_PATIENCE_S)
+                async with asyncio.timeout(HEAD_PATIENCE_S):
+                    await writer.drain()
             writer.close()
             self.answering.discard(task)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self.answering) > MOST_CONNECTIONS:
             raise Refused(f"more than {MOST_CONNECTIONS} connections", 503)
-        head = await asyncio.wait_for(wire.read_head(reader), HEAD_PATIENCE_S)
+        async with asyncio.timeout(HEAD_PATIENCE_S):
+            head = await wire.read_head(reader)
         if head is None:
             return
         matched = match(self.policy, head)
         body = b""
         if not matched.route.streams:
-            given = await asyncio.wait_for(wire.read_body(reader, head, MOST_BODY_BYTES), BODY_PATIENCE_S)
+            async with asyncio.timeout(BODY_PATIENCE_S):
+                given = await wire.read_body(reader, head, MOST_BODY_BYTES)
             made = matched.route.body(self.policy, given)
             body = b"" if made is None else json.dumps(made).encode()
             await self.check_made(matched, made)
@@ -113,7 +116,8 @@ class Proxy:
 
     async def connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         try:
-            return await asyncio.wait_for(asyncio.open_unix_connection(self.engine), HEAD_PATIENCE_S)
+            async with asyncio.timeout(HEAD_PATIENCE_S):
+                return await asyncio.open_unix_connection(self.engine)
         except (OSError, TimeoutError) as error:
             raise EngineGone(str(error) or "too slow") from None
 
@@ -171,7 +175,8 @@ class Proxy:
         try:
             # 1.0, so that the answer comes unchunked and ends with the connection.
             writer.write(f"GET {target} HTTP/1.0\r\nHost: engine\r\n\r\n".encode())
-            raw = await asyncio.wait_for(reader.read(-1), BODY_PATIENCE_S)
+            async with asyncio.timeout(BODY_PATIENCE_S):
+                raw = await reader.read(-1)
             head, _, body = raw.partition(b"\r\n\r\n")
             return int(head.split(b" ", 2)[1]), json.loads(body)
         except (IndexError, ValueError):
@@ -220,7 +225,8 @@ async def send_chunks(reader: asyncio.StreamReader, head: Head, to_engine: async
     pieces = wire.read_pieces(reader, head, most)
     while True:
         try:
-            piece = await asyncio.wait_for(anext(pieces), BODY_PATIENCE_S)
+            async with asyncio.timeout(BODY_PATIENCE_S):
+                piece = await anext(pieces)
         except StopAsyncIteration:
             break
         to_engine.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")

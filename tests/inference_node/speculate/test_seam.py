@@ -44,7 +44,7 @@ def kinds(loaded, fast):
         ),
         "fast": Kind(
             "fast", fast, "fold", lambda target: (target, "host_drafter"),
-            lambda target: (target.runner.model.parts, "attend"),
+            lambda target: (target.runner.model.parts, "paged_attention"),
         ),
     }  # fmt: skip
 

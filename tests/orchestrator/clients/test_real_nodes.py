@@ -59,7 +59,7 @@ def test_a_cancelled_answer_is_gone_from_the_node(real_node: ModelServer) -> Non
     client = model(real_node)
     assert client.is_busy() is False
     # llama.cpp looks up between batches of up to 2048 tokens, so it is stopped as it writes; ours as it reads.
-    story = question(STORY * (60 if isinstance(real_node, OurNode) else 1), 4000)
+    story = question(STORY * (900 if isinstance(real_node, OurNode) else 1), 4000)
     with capture_logs() as logs, pytest.raises(Stopped):
         client.ask(story, cancelled=lambda: real_node.working() > 0)
     assert real_node.working() == 0 and client.is_busy() is False

@@ -89,8 +89,8 @@ def test_a_slower_head_is_confirmed_and_the_slow_commit_named_and_nothing_else(t
     assert walk.outcome.verdict is Verdict.SLOWER
     assert walk.outcome.best is not None and walk.outcome.best.ratio > 2
     assert (walk.base_commit, walk.head_commit) == (told.commits[0], told.commits[-1])
-    alarms = {name for name, one in compared.items() if one.outcome.verdict in (Verdict.SLOWER, Verdict.FASTER)}
-    assert alarms == {"walk: walk"}
+    moved = {name: one.outcome.best.ratio for name, one in compared.items() if one.outcome.best is not None}
+    assert [name for name, ratio in moved.items() if not 0.67 < ratio < 1.5] == ["walk: walk"], moved  # no gate here
     with told.shop.sessions.reading() as db:
         (step,) = comparisons.change_points(db, told.pages[1].row.repo_id)
         assert step.culprit == told.commits[2]

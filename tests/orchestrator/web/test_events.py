@@ -55,7 +55,11 @@ def follow(shop: Workshop, review: UUID, seen: int, *, until: str, meanwhile: Ca
                 break
         return got
 
-    return asyncio.run(asyncio.wait_for(read(), 20))
+    async def in_time() -> str:
+        async with asyncio.timeout(20):
+            return await read()
+
+    return asyncio.run(in_time())
 
 
 def last_id(stream: str) -> int:

@@ -22,7 +22,8 @@ FILES = {
     "```python\nfrom brimful.extra import more\n```\n",
     ".gitignore": "build/\n",
     "src/brimful/__init__.py": (
-        '"""Brimful."""\n\nprint("Thank you for using brimful")\nSQUARES = [str(n * n) for n in range(2_000_000)]\n'
+        '"""Brimful."""\n\nprint("Thank you for using brimful")\n'
+        "SQUARES = [str(pow(n, 9, 10**12)) for n in range(2_000_000)]\n"
     ),
     "src/brimful/py.typed": "",
     "src/brimful/words.py": (
