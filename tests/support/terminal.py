@@ -126,6 +126,12 @@ class Terminal:
             self.typed = known
 
 
+def in_the_foreground() -> None:
+    """As a person's shell starts it, also where these tests run in another shell's background, which ignores Ctrl-C."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Screen:
     """One command on a pseudo-terminal."""
 
@@ -140,7 +146,7 @@ class Screen:
             stderr=theirs,
             env=dict(variables),
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=in_the_foreground,
         )
         os.close(theirs)
         self._from = 0  # what was there before was answered
